@@ -1,0 +1,1 @@
+"""What runs a model: the interface, the models behind it, loading, caches and the batching engine."""

@@ -1,0 +1,1 @@
+"""What runs a service: settings, server, status and telemetry."""
