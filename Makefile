@@ -1,0 +1,75 @@
+# Everything runs from .venv in this folder; `make` alone lists the targets.
+PYTHON := python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+GENERATED := specdec/v1/.generated
+PROTOS := $(wildcard protos/specdec/v1/*.proto)
+REQUIREMENTS := requirements/lock.txt requirements/torch.txt requirements/files.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+
+# A hub id, a folder, embedded:smollm2, synthetic:…, or layers:N:MODEL for the first N layers of MODEL.
+TARGET := embedded:smollm2
+DRAFT = layers:12:$(TARGET)
+PROMPT :=
+export PROMPT
+# One thread a process: the tests run several at once.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+PYTEST_FLAGS :=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup protos demo up down lint test verify lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) $(GENERATED) ## make .venv from the lock and generate the stubs
+
+protos: $(GENERATED) ## generate specdec/v1 from protos/specdec/v1
+
+demo: setup ## answer a prompt with the whole system, then end it (TARGET=… DRAFT=… PROMPT=…)
+	@$(BIN)/python -m deploy.laptop demo --target "$(TARGET)" --draft "$(DRAFT)" --prompt "$$PROMPT"
+
+up: setup ## leave the system running on localhost:50051 (TARGET=… DRAFT=…)
+	@$(BIN)/python -m deploy.laptop up --target "$(TARGET)" --draft "$(DRAFT)"
+
+down: setup ## end what `make up` started
+	@$(BIN)/python -m deploy.laptop down
+
+lint: setup ## ruff, mypy, buf, import directions
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/lint-imports
+
+test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+verify: setup ## the long forms of the tests
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
+
+lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+		--no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_FLAGS) \
+		--extra dev --output-file requirements/lock.txt pyproject.toml requirements/lock.in
+
+clean: ## end the system and remove all that was made but .venv
+	@test ! -x $(BIN)/python || $(BIN)/python -m deploy.laptop down
+	rm -rf specdec/v1 .run build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# Torch is not hashed, and hash checking is all or nothing, so it has its own call. The last packages are built from
+# source with the setuptools of the lock.
+$(INSTALLED): $(REQUIREMENTS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(PIP_INSTALL) --require-hashes -r requirements/lock.txt
+	$(PIP_INSTALL) -r requirements/torch.txt
+	$(PIP_INSTALL) --no-build-isolation --require-hashes -r requirements/files.txt
+	$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(GENERATED): $(PROTOS) $(INSTALLED)
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	@touch $@
