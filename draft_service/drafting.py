@@ -1,0 +1,136 @@
+"""Drafting: draws draft tokens one forward pass at a time, for every session of the batch at once.
+
+Knows no gRPC. The engine calls ``Draft.begin`` once and ``draw`` after each pass; a draft token is drawn from exactly
+the distribution that is sent (cut to the support size, renormalised, float32), with the draw of its round and position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specdec.draws import Purpose, gumbel_noise, uniform
+from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
+from specdec.model.engine import Done, Feed
+from specdec.parameters import SamplingParams, Verification
+from specdec.prefix import CommittedPrefix
+from specdec.proposal import Proposal, SparseDistribution
+from specdec.sampling import RowContext, coupled_choice, distributions, inverse_cdf, sparse_distributions
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """What the draft model allows.
+
+    Attributes:
+        vocabulary_size: real size.
+        context_length: tokens a cache may hold.
+        support_size: entries of a sent distribution at most (k).
+        end_token_ids: the model's end-of-sequence tokens.
+    """
+
+    vocabulary_size: int
+    context_length: int
+    support_size: int
+    end_token_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Draft:
+    """One Propose call.
+
+    Attributes:
+        prefix: the committed tokens to continue.
+        params: resolved sampling parameters, the target's too.
+        gamma: draft tokens wanted.
+        verification: which randomness the tokens are drawn with.
+        limits: of the model.
+    """
+
+    prefix: CommittedPrefix
+    params: SamplingParams
+    gamma: int
+    verification: Verification
+    limits: DraftLimits
+    committed: Sequence[int] = ()
+    draft_tokens: list[int] = field(default_factory=list)
+    draft_distributions: list[SparseDistribution] = field(default_factory=list)
+
+    def begin(self, committed: list[int]) -> Feed:
+        """Ask for the logits that follow the committed tokens."""
+        self.params.check_vocabulary(self.limits.vocabulary_size)
+        if len(committed) > self.limits.context_length:
+            raise InvalidParameter(f"longer than the context of {self.limits.context_length}", field="prefix.tokens")
+        self.committed = committed
+        # The last draft token is never fed, so the context may end one before it.
+        self.gamma = min(self.gamma, self.limits.context_length - len(committed) + 1)
+        return Feed([], 1)
+
+    @property
+    def row(self) -> RowContext:
+        """What the next draft token stands on."""
+        return RowContext(
+            self.params, self.committed, self.prefix.prompt_length, self.draft_tokens, self.limits.end_token_ids
+        )
+
+    @property
+    def position(self) -> int:
+        """Position of the next draft token."""
+        return len(self.committed) + len(self.draft_tokens)
+
+    def take(self, token: int, token_ids: Sequence[int], probabilities: Sequence[float]) -> Feed | Done:
+        """Add a drawn token; ask for the next or end the proposal."""
+        if self.gamma > 0:
+            self.draft_tokens.append(token)
+            if self.verification is not Verification.COUPLED:
+                size = sum(probability > 0 for probability in probabilities)
+                self.draft_distributions.append(
+                    SparseDistribution(tuple(map(int, token_ids[:size])), tuple(probabilities[:size]))
+                )
+        if len(self.draft_tokens) < self.gamma:
+            return Feed([token], 1)
+        proposal = Proposal(tuple(self.draft_tokens), tuple(self.draft_distributions))
+        base_length = len(self.committed)
+        return Done(proposal, keep=base_length + max(self.gamma - 1, 0), committed=base_length)
+
+
+def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Feed | Done | SpecdecError]:
+    """Draw the next draft token of every session in the batch, with one device-to-host copy.
+
+    Args:
+        ready: drafts with their [1, vocabulary] logits.
+
+    Returns:
+        One outcome a draft.
+    """
+    drafts = [draft for draft, _ in ready]
+    probabilities = distributions(torch.cat([logits for _, logits in ready]), [draft.row for draft in drafts])
+    support_size = max(draft.limits.support_size for draft in drafts)
+    token_ids, q = sparse_distributions(probabilities, support_size)
+    tokens = token_ids.gather(1, inverse_cdf(q.double(), _draft_draws(drafts, q.device))[:, None])
+    coupled = [index for index, draft in enumerate(drafts) if draft.verification is Verification.COUPLED]
+    if coupled:
+        tokens[coupled, 0] = _coupled_tokens([drafts[index] for index in coupled], probabilities[coupled])
+    finite = probabilities.isfinite().all(dim=-1, keepdim=True)
+    # Token ids are exact in float64, so one tensor carries everything to the host.
+    host = torch.cat([finite.double(), tokens.double(), token_ids.double(), q.double()], dim=1).tolist()
+    return [_outcome(draft, row) for draft, row in zip(drafts, host, strict=True)]
+
+
+def _draft_draws(drafts: Sequence[Draft], device: torch.device) -> torch.Tensor:
+    values = [uniform(draft.params.seed, len(draft.committed), draft.position, Purpose.DRAFT) for draft in drafts]
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _coupled_tokens(drafts: Sequence[Draft], probabilities: torch.Tensor) -> torch.Tensor:
+    vocabulary_size = probabilities.shape[-1]
+    noise = [gumbel_noise(draft.params.seed, draft.position, vocabulary_size, probabilities.device) for draft in drafts]
+    return coupled_choice(probabilities, torch.stack(noise))
+
+
+def _outcome(draft: Draft, host: list[float]) -> Feed | Done | SpecdecError:
+    finite, token, *entries = host
+    if not finite:
+        return NumericalFailure("the draft's logits are not finite")
+    size = len(entries) // 2
+    return draft.take(int(token), [int(entry) for entry in entries[:size]], entries[size:])
