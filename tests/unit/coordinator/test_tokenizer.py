@@ -1,0 +1,150 @@
+"""Tokenizers of both kinds: encoding, chat templates, pieces that are exactly the tokenizer's text."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from coordinator.text import TextStream
+from coordinator.tokenizer import ModelTokenizer, load_tokenizer
+from specdec.errors import InvalidParameter
+
+CHATML = (
+    "{% for message in messages %}{% if message['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+INSTRUCT = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{{ '[INST]' + message['content'] + '[/INST]' }}{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+TEXTS = ["the cat sat on the mat", "über 🙂 naïve", "user assistant system", "one\ntwo  three"]
+
+
+def byte_level():
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS * 20, trainer)
+    backend.add_tokens([AddedToken("    ", normalized=False), AddedToken("é🙂", normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=CHATML)
+
+
+def byte_fallback():
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{byte:02X}>": byte + 3 for byte in range(256)}
+    for piece in ["▁", "▁a", "a", "b", "▁the", "[", "]", "IN", "ST", "/", "h", "i", "€"]:
+        vocabulary[piece] = len(vocabulary)
+    backend = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)],
+    )
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=INSTRUCT)
+
+
+MAKERS = {"byte level": byte_level(), "byte fallback": byte_fallback()}
+
+
+@pytest.fixture(params=list(MAKERS))
+def raw(request):
+    return MAKERS[request.param]
+
+
+@given(name=st.sampled_from(list(MAKERS)), data=st.data())
+def test_pieces_concatenate_to_what_the_tokenizer_adds_to_other_text(name, data):
+    raw = MAKERS[name]
+    tokens = data.draw(st.lists(st.integers(0, len(raw) + 5), max_size=40))
+    stream = TextStream(ModelTokenizer(raw).detokenizer())
+    text = "".join(stream.feed(token) for token in tokens) + stream.finish()
+    before = raw.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    whole = raw.decode(before + tokens, skip_special_tokens=True)
+    assert text == whole[len(raw.decode(before)) :]
+
+
+def test_plain_text_gets_the_tokenizers_special_tokens_once():
+    tokenizer = ModelTokenizer(MAKERS["byte fallback"])
+    assert tokenizer.encode("a", begin=True)[0] == 1
+    assert 1 not in tokenizer.encode("a", begin=False)
+
+
+def test_the_template_is_applied_once_and_adds_the_generation_prompt():
+    raw = MAKERS["byte level"]
+    messages = [{"role": "user", "content": "the cat"}]
+    ids = ModelTokenizer(raw).encode_chat(messages, [])
+    assert raw.decode(ids) == "<|im_start|>user\nthe cat<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_first_chat_has_one_beginning_of_sequence():
+    ids = ModelTokenizer(MAKERS["byte fallback"]).encode_chat([{"role": "user", "content": "hi"}], [])
+    assert ids.count(1) == 1
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_a_continuation_equals_the_whole_conversation_rendered_at_once(name, closed):
+    raw = MAKERS[name]
+    tokenizer = ModelTokenizer(raw)
+    first = [{"role": "user", "content": "the cat"}]
+    answer = " a the" if name == "byte fallback" else "sat on"
+    committed = tokenizer.encode_chat(first, []) + raw.backend_tokenizer.encode(answer, add_special_tokens=False).ids
+    if closed:
+        committed.append(raw.eos_token_id)
+    more = [{"role": "user", "content": "b"}]
+    text = raw.decode(committed + tokenizer.encode_chat(more, committed))
+    spoken = answer.strip() if name == "byte fallback" else answer
+    conversation = [*first, {"role": "assistant", "content": spoken}, *more]
+    whole = raw.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    assert text.replace(" ", "") == whole.replace(" ", "")
+
+
+def test_what_the_template_refuses_names_the_field():
+    with pytest.raises(InvalidParameter, match="no tools") as caught:
+        ModelTokenizer(MAKERS["byte level"]).encode_chat([{"role": "tool", "content": "x"}], [])
+    assert caught.value.field == "messages"
+
+
+def test_without_a_template_messages_are_refused():
+    for tokenizer in (
+        load_tokenizer("bytes"),
+        ModelTokenizer(
+            PreTrainedTokenizerFast(
+                tokenizer_object=MAKERS["byte level"].backend_tokenizer,
+            )
+        ),
+    ):
+        with pytest.raises(InvalidParameter) as caught:
+            tokenizer.encode_chat([{"role": "user", "content": "x"}], [])
+        assert caught.value.field == "messages"
+
+
+def test_the_text_of_a_special_token_can_be_named(raw):
+    tokenizer = ModelTokenizer(raw)
+    assert tokenizer.token_text(raw.eos_token_id) == raw.eos_token
+    assert tokenizer.detokenizer().feed(raw.eos_token_id) == ""
+
+
+def test_the_tokenizer_does_not_bring_torch_into_the_process(tmp_path):
+    MAKERS["byte level"].save_pretrained(tmp_path)
+    program = (
+        "import sys\n"
+        "from coordinator.tokenizer import load_tokenizer\n"
+        f"tokenizer = load_tokenizer({str(tmp_path)!r})\n"
+        "ids = tokenizer.encode_chat([{'role': 'user', 'content': 'hi'}], [])\n"
+        "detokenizer = tokenizer.detokenizer()\n"
+        "print(''.join(detokenizer.feed(token) for token in ids), 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "user\nhi\nassistant\n False\n"
