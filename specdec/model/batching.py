@@ -1,0 +1,221 @@
+"""Continuous batching: what runs on the engine's thread, one turn after another."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanKind
+
+from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
+from specdec.model.call import Call, Release
+from specdec.model.language_model import LanguageModel
+from specdec.model.pass_clock import PassClock
+from specdec.model.schedule import share_tokens
+from specdec.model.session_caches import SessionCaches
+from specdec.model.work import Advance, Done, Feed, Outcome
+
+_logger = logging.getLogger(__name__)
+_tracer = trace.get_tracer("specdec.model")
+
+
+class Batching:
+    """Owns the model and all caches; takes whatever waits into the next forward pass.
+
+    A session runs one call at a time: what comes for it meanwhile waits, in order.
+
+    Attributes:
+        waiting: calls and releases that have not started.
+        running: calls that feed, longest unserved first.
+        caches: of all sessions.
+        passes: forward passes so far.
+        fed_tokens: tokens fed by them.
+        failed_passes: passes that raised, in a row; 0 once one succeeds.
+    """
+
+    def __init__(self, model: LanguageModel, advance: Advance, caches: SessionCaches, max_batch_tokens: int) -> None:
+        """Start with nothing to do.
+
+        Args:
+            model: feeds sequences.
+            advance: decides how works go on.
+            caches: an empty set of them.
+            max_batch_tokens: tokens of one pass at most.
+        """
+        self._model = model
+        self._advance = advance
+        self._max_batch_tokens = max_batch_tokens
+        self.caches = caches
+        self.waiting: list[Call | Release] = []
+        self.running: list[Call] = []
+        self.passes = 0
+        self.fed_tokens = 0
+        self.failed_passes = 0
+
+    def turn(self) -> None:
+        """Let go of calls that are over, start what waits, and run one forward pass."""
+        ended = {call for call in self.running if call.over}
+        for call in ended:
+            self._end(call)
+        self.running = [call for call in self.running if call not in ended]
+        self._start_waiting()
+        if self.running:
+            self._run_pass()
+
+    def _start_waiting(self) -> None:
+        busy = {call.session_id for call in self.running}
+        held: list[Call | Release] = []
+        for job in self.waiting:
+            if job.over:
+                continue
+            if job.session_id in busy:
+                held.append(job)
+            elif isinstance(job, Release):
+                self._release(job)
+            elif self._start(job):
+                self.running.append(job)
+                busy.add(job.session_id)
+        self.waiting = held
+
+    def _release(self, release: Release) -> None:
+        if release.keep_warm:
+            self.caches.get(release.session_id).released = True
+        else:
+            self.caches.drop(release.session_id)
+        release.resolve(None)
+
+    def _start(self, call: Call) -> bool:
+        """Begin a work. Returns whether there is something to feed."""
+        try:
+            return self._begin(call)
+        except SpecdecError as refusal:
+            call.fail(refusal)
+        except Exception as error:
+            _logger.exception("a work could not begin")
+            call.fail(error)
+        return False
+
+    def _begin(self, call: Call) -> bool:
+        prefix = call.work.prefix
+        call.session = session = self.caches.get(call.session_id)
+        session.check(prefix)
+        self._check_tokens(prefix.tokens, prefix.base_length, "prefix.tokens")
+        first = call.work.begin([*session.tokens[: prefix.start], *prefix.tokens])
+        if isinstance(first, Done):
+            call.reused_length = session.align(prefix.start, prefix.tokens)
+            del session.tokens[session.cache.length :]
+            call.answer(first)
+            self.caches.rest(session)
+            return False
+        self._check_feed(first, prefix.base_length)
+        self.caches.reserve(session, prefix.base_length + len(first.tokens))
+        session.running = True
+        session.released = False
+        call.reused_length = min(session.align(prefix.start, [*prefix.tokens, *first.tokens]), prefix.base_length)
+        session.leave(first.rows)
+        call.rows = first.rows
+        return True
+
+    def _run_pass(self) -> None:
+        shares = share_tokens([call.session.pending for call in self.running], self._max_batch_tokens)
+        batch = [(call, count) for call, count in zip(self.running, shares, strict=True) if count]
+        self.running = [call for call, count in zip(self.running, shares, strict=True) if not count]
+        for call, count in batch:
+            call.enter_pass(count, len(batch))
+        self.passes += 1
+        self.fed_tokens += sum(shares)
+        try:
+            whole, outcomes = self._compute(batch)
+        except Exception as error:
+            _logger.exception("a forward pass failed")
+            self.failed_passes += 1
+            self._fail_pass([call for call, _ in batch], type(error).__name__)
+            return
+        self.failed_passes = 0
+        ended = {call for call, outcome in zip(whole, outcomes, strict=True) if not self._apply(call, outcome)}
+        self.running += [call for call, _ in batch if call not in ended]
+
+    def _compute(self, batch: Sequence[tuple[Call, int]]) -> tuple[list[Call], list[Outcome]]:
+        """Run one forward pass. Returns the calls that are wholly fed, and how each goes on."""
+        with _forward_span(batch):
+            clock = PassClock(self._model.device)
+            logits = self._model.forward([call.segment(count) for call, count in batch])
+            clock.forwarded()
+            for (call, _), part in zip(batch, logits, strict=True):
+                call.parts.append(part)
+            whole = [call for call, _ in batch if not call.session.pending]
+            outcomes = self._advance([(call.work, call.take_rows()) for call in whole]) if whole else []
+            if len(outcomes) != len(whole):
+                raise ValueError(f"{len(whole)} works were advanced and {len(outcomes)} outcomes came back")
+            forward_seconds, sampling_seconds = clock.stop()
+        for call, _ in batch:
+            call.forward_seconds += forward_seconds
+        for call in whole:
+            call.sampling_seconds += sampling_seconds
+        return whole, outcomes
+
+    def _apply(self, call: Call, outcome: Outcome) -> bool:
+        """Do what a work decided. Returns whether it feeds on."""
+        try:
+            if isinstance(outcome, Feed):
+                self._feed_on(call, outcome)
+                return True
+            if isinstance(outcome, SpecdecError):
+                raise outcome
+            call.answer(outcome)
+        except NumericalFailure as failure:
+            self.caches.drop(call.session_id)  # what gave such numbers must not be continued
+            call.fail(failure)
+        except SpecdecError as refusal:
+            call.fail(refusal)
+        except Exception as error:
+            _logger.exception("a work could not go on")
+            call.fail(error)
+        self._end(call)
+        return False
+
+    def _feed_on(self, call: Call, feed: Feed) -> None:
+        session = call.session
+        self._check_feed(feed, len(session.tokens))
+        self.caches.reserve(session, len(session.tokens) + len(feed.tokens))
+        session.tokens += feed.tokens
+        session.leave(feed.rows)
+        call.rows = feed.rows
+
+    def _fail_pass(self, calls: Sequence[Call], cause: str) -> None:
+        for call in calls:
+            self.caches.drop(call.session_id)
+            # Neither chained nor shared: a traceback would keep the dropped caches alive.
+            call.fail(SpecdecError(f"the forward pass that served this call failed: {cause}"))
+            self._end(call)
+
+    def _end(self, call: Call) -> None:
+        call.session.abandon()
+        self.caches.rest(call.session)
+
+    def _check_feed(self, feed: Feed, length: int) -> None:
+        length += len(feed.tokens)
+        self._check_tokens(feed.tokens, length, "proposal.draft_tokens")
+        if not 0 <= feed.rows <= length:
+            raise ValueError(f"{feed.rows} rows of {length} tokens")
+
+    def _check_tokens(self, tokens: Sequence[int], length: int, field: str) -> None:
+        """Check ids here, before a device asserts on one and takes every session with it."""
+        context, size = self._model.context_length, self._model.vocabulary_size
+        if not 1 <= length <= context:
+            raise InvalidParameter(f"{length} tokens do not fit a context of 1 to {context}", field=field)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+            raise InvalidParameter(f"a token id is not below {size}", field=field)
+
+
+@contextmanager
+def _forward_span(batch: Sequence[tuple[Call, int]]) -> Iterator[None]:
+    """Span one batched pass: it has many causes, so it links to its callers' spans and is the child of none."""
+    links = [Link(call.span) for call, _ in batch if call.span.is_valid and call.span.trace_flags.sampled]
+    if not links:
+        yield
+        return
+    sizes = {"specdec.batch_size": len(batch), "specdec.fed_tokens": sum(count for _, count in batch)}
+    with _tracer.start_as_current_span("forward", Context(), kind=SpanKind.INTERNAL, links=links, attributes=sizes):
+        yield

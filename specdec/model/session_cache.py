@@ -1,0 +1,93 @@
+"""One session's cache together with the tokens that it stands for."""
+
+from collections.abc import Sequence
+
+from specdec.errors import PrefixMissing
+from specdec.model.language_model import KVCache
+from specdec.prefix import CommittedPrefix, PrefixDigest, common_length
+
+
+class SessionCache:
+    """A sequence of tokens of which the first ``cache.length`` have been fed.
+
+    Between two calls the sequence is exactly what has been fed. There is no rolling back: a call says which sequence it
+    wants, and whatever the cache shares with it stays.
+
+    Attributes:
+        session_id: whose it is.
+        cache: the model's.
+        tokens: the sequence.
+        room: tokens of the cache budget that are set aside for it.
+        running: whether a call is being served.
+        released: whether the caller has given it up, to be kept warm only as long as nobody needs the room.
+        used_at: monotonic seconds of the last call's end.
+    """
+
+    def __init__(self, session_id: str, cache: KVCache) -> None:
+        """Start with an empty cache."""
+        self.session_id = session_id
+        self.cache = cache
+        self.tokens: list[int] = []
+        self.room = 0
+        self.running = False
+        self.released = False
+        self.used_at = 0.0
+        self._committed = PrefixDigest()
+
+    @property
+    def pending(self) -> int:
+        """Number of tokens still to feed."""
+        return len(self.tokens) - self.cache.length
+
+    def check(self, prefix: CommittedPrefix) -> None:
+        """Check that the tokens before ``prefix.start`` are these; O(1) where the last call's commit ended.
+
+        Raises:
+            PrefixMissing: they are not.
+        """
+        if prefix.start > len(self.tokens) or (prefix.start and self._digest(prefix.start) != prefix.prefix_digest):
+            raise PrefixMissing(f"the first {prefix.start} committed tokens are not cached here; send all of them")
+
+    def align(self, start: int, tokens: Sequence[int]) -> int:
+        """Make the sequence its first ``start`` tokens and then ``tokens``.
+
+        Returns:
+            How many leading tokens of it were cached.
+        """
+        shared = start + common_length(self.tokens[start:], tokens)
+        self.cache.cut(shared)
+        self.tokens[shared:] = tokens[shared - start :]
+        if self._committed.length > shared:
+            self._committed = PrefixDigest()
+        return shared
+
+    def leave(self, rows: int) -> None:
+        """Cut the cache such that the last ``rows`` positions, and at least one, are still to feed."""
+        self.cache.cut(min(self.cache.length, len(self.tokens) - max(rows, 1)))
+
+    def take(self, count: int) -> list[int]:
+        """Return the next ``count`` tokens to feed."""
+        return self.tokens[self.cache.length : self.cache.length + count]
+
+    def settle(self, keep: int, committed: int) -> int:
+        """Keep at most ``keep`` of the fed tokens, and take the first ``committed`` of them as committed.
+
+        Returns:
+            Committed tokens held.
+        """
+        self.cache.cut(min(keep, self.cache.length))
+        del self.tokens[self.cache.length :]
+        committed = min(committed, self.cache.length)
+        if committed < self._committed.length:
+            self._committed = PrefixDigest()
+        self._committed.update(self.tokens[self._committed.length : committed])
+        return committed
+
+    def abandon(self) -> None:
+        """Keep what has been fed by a call that did not finish: as good as any other, since only content counts."""
+        self.settle(self.cache.length, self._committed.length)
+
+    def _digest(self, length: int) -> bytes:
+        if length == self._committed.length:
+            return self._committed.digest()
+        return PrefixDigest(self.tokens[:length]).digest()

@@ -1,0 +1,92 @@
+"""The words that a service and the engine exchange: what a call wants fed, and what it has got."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from specdec.errors import SpecdecError
+from specdec.prefix import CommittedPrefix
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Go on: append tokens to the sequence and hand back rows once it is wholly fed.
+
+    Attributes:
+        tokens: ids that follow the sequence as it is; may be empty.
+        rows: logits are wanted for this many last positions of the whole sequence, 0 to its length.
+    """
+
+    tokens: list[int]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Finished.
+
+    Attributes:
+        result: for the caller of ``Engine.run``.
+        keep: the cache keeps at most this many leading tokens of the sequence.
+        committed: at most this many leading tokens of what it keeps are committed, and acknowledged to the caller.
+    """
+
+    result: Any
+    keep: int
+    committed: int
+
+
+class Work(Protocol):
+    """What one call wants. A function of its prefix and its own inputs alone, so that a repeat gives the same answer.
+
+    Attributes:
+        prefix: the committed tokens it stands on, at least one.
+    """
+
+    prefix: CommittedPrefix
+
+    def begin(self, committed: list[int]) -> Feed | Done:
+        """Say what to feed after the committed tokens; runs on the engine's thread.
+
+        Args:
+            committed: [base_length] all committed token ids, the work's own copy.
+
+        Raises:
+            SpecdecError: the call is refused; the session's cache stays as it was.
+        """
+
+
+Outcome = Feed | Done | SpecdecError
+
+# Gets every work whose sequence is wholly fed with its [rows, vocabulary] logits; gives one outcome each, in order. Runs
+# on the engine's thread, batches on the device and ends with its one device-to-host copy.
+Advance = Callable[[Sequence[tuple[Work, torch.Tensor]]], list[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call got and what it took.
+
+    Attributes:
+        result: what the work's Done carried.
+        cached_length: committed tokens that the cache now holds; the next call may start there.
+        reused_length: committed tokens that were in the cache when the call came.
+        fed_tokens: tokens fed for this call.
+        passes: forward passes that served it.
+        batch_size: sessions in the largest of them.
+        queue_seconds: from arrival to the first of them.
+        forward_seconds: spent in them, on the device.
+        sampling_seconds: spent in ``Advance`` for it.
+    """
+
+    result: Any
+    cached_length: int
+    reused_length: int
+    fed_tokens: int
+    passes: int
+    batch_size: int
+    queue_seconds: float
+    forward_seconds: float
+    sampling_seconds: float
