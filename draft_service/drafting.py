@@ -11,7 +11,7 @@ import torch
 
 from specdec.draws import Purpose, gumbel_noise, uniform
 from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
-from specdec.model.engine import Done, Feed
+from specdec.model.work import Done, Feed
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.proposal import Proposal, SparseDistribution

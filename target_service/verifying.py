@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 
 from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
-from specdec.model.engine import Done, Feed
+from specdec.model.work import Done, Feed
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.proposal import Proposal
