@@ -1,0 +1,10 @@
+"""The draft service: proposes what the target may say next.
+
+Life of a Propose call:
+1. ``servicer`` reads the message (``specdec.wire``) and makes a ``drafting.Draft`` of it.
+2. The engine (``specdec.model.engine``) aligns the session's cache with the committed tokens and feeds what is missing.
+3. ``drafting.draw`` turns the logits of every session in the batch into distributions (``specdec.sampling``), cuts them
+   to the support, and draws a token each (``specdec.draws``).
+4. Tokens are fed and drawn until gamma are there; the last one is not fed.
+5. ``servicer`` writes tokens and distributions into the answer, as they were drawn.
+"""

@@ -1,0 +1,26 @@
+"""Run the draft service: ``python -m draft_service --model PATH``."""
+
+import asyncio
+import sys
+
+from prometheus_client import CollectorRegistry
+
+from draft_service.drafting import draw
+from draft_service.servicer import DraftServicer
+from draft_service.settings import DraftSettings
+from specdec.serving.model_server import run_model_server
+from specdec.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
+
+
+def main() -> None:
+    """Read the settings and serve until SIGTERM or SIGINT."""
+    settings = DraftSettings.load(sys.argv[1:])
+    registry = CollectorRegistry()
+    servicer = DraftServicer(settings, registry)
+    asyncio.run(
+        run_model_server("specdec-draft", settings, servicer, registry, add_DraftServiceServicer_to_server, draw)
+    )
+
+
+if __name__ == "__main__":
+    main()

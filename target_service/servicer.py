@@ -1,0 +1,49 @@
+"""TargetService over gRPC: messages in, a work for the engine, messages out."""
+
+from typing import Any
+
+from specdec.serving.model_server import ModelServicer, answer_timings
+from specdec.v1 import common_pb2, target_pb2, target_pb2_grpc
+from specdec.wire import params_from_message, prefix_from_message, proposal_from_message, verification_from_message
+from target_service.verifying import Decision, TargetLimits, Verify
+
+
+class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):  # type: ignore[misc]  # generated, untyped
+    """Verifies."""
+
+    async def Verify(self, request: target_pb2.VerifyRequest, context: Any) -> target_pb2.VerifyResponse:  # noqa: N802, ARG002
+        """Decide how many draft tokens stand and draw the one token the target adds."""
+        self.check_gamma(len(request.proposal.draft_tokens), "proposal.draft_tokens")
+        verification = verification_from_message(request.verification)
+        call = Verify(
+            prefix=prefix_from_message(request.prefix),
+            params=params_from_message(request.sampling_params),
+            verification=verification,
+            proposal=proposal_from_message(request.proposal, verification),
+            limits=self._limits(),
+        )
+        answer = await self.engine.run(call)
+        decision: Decision = answer.result
+        return target_pb2.VerifyResponse(
+            accept_index=decision.accept_index,
+            next_token=decision.next_token,
+            logprobs=[
+                common_pb2.TokenLogprobs(
+                    token_id=each.token_id,
+                    logprob=each.logprob,
+                    top=[common_pb2.TopLogprob(token_id=token, logprob=value) for token, value in each.top],
+                )
+                for each in decision.logprobs
+            ],
+            cached_length=answer.cached_length,
+            reused_length=answer.reused_length,
+            residual_zero=decision.residual_zero,
+            timings=answer_timings(answer),
+        )
+
+    def _limits(self) -> TargetLimits:
+        return TargetLimits(
+            vocabulary_size=self.model.vocabulary_size,
+            context_length=self.model.context_length,
+            end_token_ids=self.model.description.eos_token_ids,
+        )
