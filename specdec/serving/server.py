@@ -1,0 +1,173 @@
+"""The gRPC server of a process: health, reflection, limits, and an orderly end.
+
+A service's main makes a ``Server`` inside the running loop, adds its servicer to it with the generated
+``add_…_to_server(servicer, server)``, and awaits ``start`` (the port is open, health says NOT_SERVING),
+``set_serving(True)`` (the model is loaded) and ``run_until_signal``, which may also begin before the model is there.
+"""
+
+import asyncio
+import inspect
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from specdec.serving import telemetry
+from specdec.serving.calls import CallInterceptor
+from specdec.serving.settings import ServiceSettings
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+_MESSAGE_LIMITS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+# A peer that vanished without a word is noticed within 40 seconds, during a long forward pass too.
+_KEEPALIVE = (("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000))
+
+CHANNEL_OPTIONS = (*_MESSAGE_LIMITS, *_KEEPALIVE, ("grpc.http2.max_pings_without_data", 0))
+"""What a client of these servers opens its channel with."""
+
+SERVER_OPTIONS = (
+    *_MESSAGE_LIMITS,
+    *_KEEPALIVE,
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),  # below the clients' 30 s, or they are sent away
+    ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+)
+
+_STATUS = health_pb2.HealthCheckResponse
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+
+async def _nothing() -> None:
+    """Drain a service that holds nothing."""
+
+
+class Server:
+    """Serves what the generated ``add_…_to_server(servicer, server)`` functions add.
+
+    Attributes:
+        port: where it listens for calls, from ``start`` on.
+        metrics_port: where it listens for Prometheus, 0 for nowhere, from ``start`` on.
+    """
+
+    def __init__(self, settings: ServiceSettings, registry: CollectorRegistry) -> None:
+        """Make a server; inside the running event loop, whose it is.
+
+        Args:
+            settings: host, ports and seconds to drain.
+            registry: what Prometheus gets to see.
+        """
+        self.port = 0
+        self.metrics_port = 0
+        self._settings = settings
+        self._registry = registry
+        self._calls = CallInterceptor()
+        self._grpc = grpc.aio.server(interceptors=[self._calls], options=SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._metrics: telemetry.MetricsServer | None = None
+        self._services = [""]  # the empty name is the whole server's
+        self._serving = False
+        self._draining = False
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        """Take a servicer in; called by the generated code."""
+        self._grpc.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service_name: str, handlers: Mapping[str, Any]) -> None:
+        """Take a servicer's methods in; called by the generated code.
+
+        Raises:
+            TypeError: a method is neither a coroutine function nor an async generator function.
+        """
+        for name, handler in handlers.items():
+            unary, stream = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+            if not (unary(handler.unary_unary) or stream(handler.unary_stream)):
+                raise TypeError(f"{service_name}/{name} must be a coroutine or an async generator function")
+        self._grpc.add_registered_method_handlers(service_name, handlers)
+        self._services.append(service_name)
+
+    async def start(self) -> None:
+        """Open the ports; health answers NOT_SERVING until ``set_serving``.
+
+        Raises:
+            RuntimeError: the port for calls is taken.
+            OSError: the port for metrics is taken.
+        """
+        for name in self._services:
+            await self._health.set(name, _STATUS.NOT_SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection((*self._services[1:], *plumbing), self._grpc)
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        self.port = self._grpc.add_insecure_port(f"{host}:{self._settings.port}")
+        if self._settings.metrics_port != 0:
+            port = max(self._settings.metrics_port, 0)  # -1 asks for any free one
+            self._metrics = telemetry.start_metrics(self._settings.host, port, self._registry)
+            self.metrics_port = self._metrics.port
+        await self._grpc.start()
+        logger.info("listening", port=self.port, metrics_port=self.metrics_port)
+
+    async def set_serving(self, serving: bool) -> None:  # noqa: FBT001  # the state itself
+        """Say in health, for every service and the empty name, whether calls can be answered; log each change.
+
+        Ignored once the server drains.
+        """
+        if self._draining or serving == self._serving:
+            return
+        self._serving = serving
+        for name in self._services:
+            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
+        logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
+
+    async def run_until_signal(self, drain: Callable[[], Awaitable[None]] = _nothing) -> None:
+        """Wait for SIGTERM or SIGINT and end in order; a second signal ends the process at once.
+
+        Health turns NOT_SERVING for good, then ``drain`` runs while calls are still taken, then new connections are
+        refused and running calls get the rest of ``drain_seconds``, then the last spans are exported.
+
+        Args:
+            drain: ends what the service must hand over or refuse from now on.
+        """
+        loop = asyncio.get_running_loop()
+        received = asyncio.Event()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, received.set)
+        await received.wait()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        deadline = loop.time() + self._settings.drain_seconds
+        logger.info("draining", seconds=self._settings.drain_seconds)
+        self._draining = True
+        await self._health.enter_graceful_shutdown()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await drain()
+        except TimeoutError:
+            logger.warning("drain took too long")
+        finally:
+            await self.stop(max(0.0, deadline - loop.time()))
+            await asyncio.to_thread(telemetry.shutdown)
+
+    async def stop(self, grace: float) -> None:
+        """Close the ports, give running calls ``grace`` seconds and cancel what is left then.
+
+        Watches of health and streams of reflection, which last as long as their client, are not waited for.
+        """
+        stopping = asyncio.create_task(self._grpc.stop(grace))
+        idle = asyncio.create_task(self._calls.idle.wait())
+        await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        await self._grpc.stop(None)
+        await stopping
+        if self._metrics is not None:
+            self._metrics.close()
+        logger.info("stopped")

@@ -1,0 +1,67 @@
+"""A whole service process in a few lines: what tests of serving run as ``python -m tests.integration.tiny_service``.
+
+Its Propose calls its own Release, so that one request makes a small trace; its drain hook writes a log line.
+"""
+
+import asyncio
+import sys
+
+import grpc
+import structlog
+from opentelemetry import trace
+from prometheus_client import CollectorRegistry, Counter
+from pydantic_settings import SettingsConfigDict
+
+from specdec.serving import telemetry
+from specdec.serving.calls import call
+from specdec.serving.server import CHANNEL_OPTIONS, Server
+from specdec.serving.settings import ServiceSettings
+from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+
+logger = structlog.stdlib.get_logger("tiny")
+
+
+class TinySettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="TINY_")
+
+
+class TinyService(draft_pb2_grpc.DraftServiceServicer):
+    def __init__(self, registry):
+        self.calls = Counter("tiny_calls", "Calls answered.", registry=registry)
+        self.address = ""
+
+    async def Propose(self, request, context):
+        self.calls.inc()
+        trace.get_current_span().set_attribute("specdec.gamma", request.gamma)
+        logger.info("proposing")
+        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+            stub = draft_pb2_grpc.DraftServiceStub(channel)
+            path = "specdec.v1.DraftService/Release"
+            await call(stub.Release, path, common_pb2.ReleaseRequest(), timeout=10, address=self.address)
+        return draft_pb2.ProposeResponse()
+
+    async def Release(self, request, context):
+        return common_pb2.ReleaseResponse()
+
+    async def GetModelInfo(self, request, context):
+        raise KeyError("no model")
+
+
+async def main():
+    settings = TinySettings.load(sys.argv[1:])
+    telemetry.configure("tiny", settings.log_level)
+    registry = CollectorRegistry()
+    server, service = Server(settings, registry), TinyService(registry)
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server)
+    await server.start()
+    service.address = f"127.0.0.1:{server.port}"
+    await server.set_serving(True)
+
+    async def drain():
+        logger.info("drained")
+
+    await server.run_until_signal(drain)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
