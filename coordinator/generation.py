@@ -1,0 +1,220 @@
+"""The loop of an answer: propose, verify, cut, commit, show. Knows neither gRPC nor Redis.
+
+The commit of a round overlaps the whole of the next round; at most one round is uncommitted, none starts after a
+finish, and nothing is shown that is not committed. A reader that does not read holds the loop up.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from coordinator.answer import Answer
+from coordinator.gamma import Policy, within_answer
+from coordinator.rounds import Drafted, Ending, Event, Fallback, Round, Verdict, count
+from coordinator.session import Session
+from coordinator.tasks import overlapped, stop, undisturbed
+from specdec.errors import InvalidProposal, PeerUnavailable, SpecdecError, StaleFence
+from specdec.serving import names
+from specdec.serving.telemetry import tracer
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+Show = Callable[[Event], Awaitable[None]]
+
+
+class Draft(Protocol):
+    """Who proposes."""
+
+    async def propose(self, session: Session, gamma: int) -> Drafted:
+        """Return up to gamma draft tokens, or none and the reason; never fails because of the draft."""
+
+
+class Target(Protocol):
+    """Who verifies."""
+
+    async def verify(self, session: Session, proposal: Any) -> Verdict:
+        """Return the verdict on a proposal, None being the empty one."""
+
+
+class Store(Protocol):
+    """Who keeps what is committed; ``coordinator.session_store`` says what each method promises."""
+
+    async def commit(self, session: Session) -> None: ...  # noqa: D102
+    async def renew(self, session: Session) -> None: ...  # noqa: D102
+    async def interrupt(self, session: Session) -> None: ...  # noqa: D102
+    async def resume(self, session_id: str, principal: str, owner: str, *, above: int) -> Session: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Who takes part in a generation.
+
+    Attributes:
+        draft: proposes.
+        target: verifies.
+        store: commits.
+        renew_seconds: how often the lease is renewed beside the commits.
+    """
+
+    draft: Draft
+    target: Target
+    store: Store
+    renew_seconds: float
+
+
+class Generation:
+    """Generates the rest of one answer."""
+
+    def __init__(self, session: Session, answer: Answer, parties: Parties, policy: Policy, max_gamma: int) -> None:
+        """Prepare.
+
+        Args:
+            session: claimed and stored; grows with every round.
+            answer: has taken every token that the session's answer already holds.
+            parties: who takes part.
+            policy: how many draft tokens to ask for.
+            max_gamma: draft tokens the target takes at most.
+        """
+        self._session = session
+        self._answer = answer
+        self._parties = parties
+        self._policy = policy
+        self._max_gamma = max_gamma
+        self._first_round = session.usage.rounds
+
+    async def run(self, show: Show) -> None:
+        """Generate to the end. When it fails or is cancelled the claim on the session is given up.
+
+        Args:
+            show: is awaited with every event once its tokens are committed.
+
+        Raises:
+            SpecdecError: the target or the store failed; the answer has no ending then.
+        """
+        working = asyncio.create_task(self._work(show))
+        leasing = asyncio.create_task(self._keep_lease())
+        try:
+            await asyncio.wait({working, leasing}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await leasing  # raises when the claim is lost
+            await working
+        except BaseException:
+            await stop(working, leasing)
+            await undisturbed(self._give_up())
+            raise
+        finally:
+            await stop(working, leasing)
+
+    async def _work(self, show: Show) -> None:
+        if self._answer.finish_reason is not None:  # the tokens that were resumed end it already
+            await self._commit_and_show(self._event((), (), None), trace.INVALID_SPAN, show)
+            return
+        round_, span = await self._round()
+        while True:
+            committing = self._commit_and_show(self._apply(round_, span), span, show)
+            if self._answer.finish_reason is not None:
+                return await committing
+            round_, span = await overlapped(committing, self._round())
+
+    async def _round(self) -> tuple[Round, Span]:
+        """Propose and verify. The span is ended by the commit, or here when there is none."""
+        number, base_length = self._session.usage.rounds, self._session.length
+        attributes = {names.ROUND: number, names.BASE_LENGTH: base_length}
+        span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
+        try:
+            with trace.use_span(span):
+                wanted = self._policy(self._session.usage)
+                gamma = within_answer(wanted, self._answer.remaining, self._max_gamma)
+                drafted = await self._parties.draft.propose(self._session, gamma) if gamma else Drafted()
+                drafted, verdict = await self._verify(drafted)
+        except BaseException:
+            span.end()
+            raise
+        return Round(number, base_length, drafted, verdict), span
+
+    async def _verify(self, drafted: Drafted) -> tuple[Drafted, Verdict]:
+        """Verify a proposal; the empty one instead when the target says that it was not drawn as it says."""
+        try:
+            return drafted, await self._verify_claimed(drafted.proposal)
+        except InvalidProposal as error:
+            if not drafted.gamma:
+                raise
+            logger.warning("the target refused a proposal", session=self._session.session_id, why=error.message)
+            refused = replace(drafted, draft_tokens=(), proposal=None, fallback=Fallback.INVALID_PROPOSAL)
+            return refused, await self._verify_claimed(None)
+
+    async def _verify_claimed(self, proposal: Any) -> Verdict:
+        """Verify under our claim. A store that came back older than it was is told how high claims already were."""
+        try:
+            return await self._parties.target.verify(self._session, proposal)
+        except StaleFence as error:
+            if self._session.usage.rounds != self._first_round:
+                raise
+            await self._reclaim(int(error.metadata.get("counter", "0")))
+            return await self._parties.target.verify(self._session, proposal)
+
+    async def _reclaim(self, seen: int) -> None:
+        session, store = self._session, self._parties.store
+        await store.renew(session)  # fails when somebody else has the claim: then the target is right
+        claimed = await store.resume(session.session_id, session.principal, secrets.token_hex(16), above=seen)
+        session.fence = claimed.fence
+
+    def _apply(self, round_: Round, span: Span) -> Event:
+        """Add what a round commits to the session, up to the token that ends the answer."""
+        texts = self._answer.take(round_.block)
+        tokens, sources = round_.block[: len(texts)], round_.sources[: len(texts)]
+        self._session.tokens += tokens
+        self._session.sources += bytes(sources)
+        count(self._session, round_, len(tokens))
+        span.set_attributes(
+            {
+                names.GAMMA: round_.drafted.gamma,
+                names.ACCEPT_INDEX: round_.verdict.accept_index,
+                names.SOURCES: [source.name for source in sources],
+                names.FALLBACK: round_.drafted.fallback.name if round_.drafted.fallback else "",
+            }
+        )
+        return self._event(tokens, texts, round_)
+
+    def _event(self, tokens: Sequence[int], texts: Sequence[str], round_: Round | None) -> Event:
+        return Event(
+            index=self._answer.length - len(tokens),
+            token_ids=tokens,
+            texts=texts,
+            sources=round_.sources[: len(tokens)] if round_ else (),
+            logprobs=round_.verdict.logprobs[: len(tokens)] if round_ else (),
+            round=round_,
+            ending=self._ending(),
+        )
+
+    def _ending(self) -> Ending | None:
+        session, answer = self._session, self._answer
+        if answer.finish_reason is None:
+            return None
+        session.finish_reason, session.matched_stop = answer.finish_reason, answer.matched_stop
+        return Ending(answer.finish_reason, answer.matched_stop, session.usage, session.length)
+
+    async def _commit_and_show(self, event: Event, span: Span, show: Show) -> None:
+        with trace.use_span(span, end_on_exit=True), tracer().start_as_current_span(names.SPAN_COMMIT):
+            await undisturbed(self._parties.store.commit(self._session))
+        await show(event)
+
+    async def _keep_lease(self) -> None:
+        while self._session.finish_reason is None:
+            await asyncio.sleep(self._parties.renew_seconds)
+            try:
+                await self._parties.store.renew(self._session)
+            except PeerUnavailable as error:  # the commits find out whether it stays away
+                logger.warning("the lease could not be renewed", session=self._session.session_id, why=error.message)
+
+    async def _give_up(self) -> None:
+        try:
+            await self._parties.store.interrupt(self._session)
+        except SpecdecError as error:  # then the lease runs out by itself
+            logger.warning("the claim could not be given up", session=self._session.session_id, why=error.message)

@@ -1,0 +1,154 @@
+"""What the parties of a round hand each other, as plain values.
+
+The proposal, log-probabilities and server timings are messages that pass through untouched: ``Any`` here, because the
+loop looks at none of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from coordinator.session import FinishReason, Session, TokenSource, Usage
+
+
+class Fallback(IntEnum):
+    """Why a round that could have speculated did not; numbered like ``specdec.v1.FallbackReason``."""
+
+    DRAFT_UNAVAILABLE = 1
+    DRAFT_OVERLOADED = 2
+    DRAFT_CONTEXT = 3
+    INVALID_PROPOSAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What came of asking the draft.
+
+    Attributes:
+        draft_tokens: [gamma] ids.
+        proposal: the message as it came, None for the empty proposal.
+        fallback: why there are no draft tokens although some were wanted.
+        seconds: what the call took, 0 without one.
+        timings: where the time went inside the draft server, or None.
+    """
+
+    draft_tokens: Sequence[int] = ()
+    proposal: Any = None
+    fallback: Fallback | None = None
+    seconds: float = 0.0
+    timings: Any = None
+
+    @property
+    def gamma(self) -> int:
+        """Number of draft tokens."""
+        return len(self.draft_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target decided.
+
+    Attributes:
+        accept_index: draft tokens kept.
+        next_token: the target's own token.
+        reused_length: committed tokens it had in its cache.
+        logprobs: one message a token of the round when asked for, else empty.
+        seconds: what the call took.
+        timings: where the time went inside the target server, or None.
+    """
+
+    accept_index: int
+    next_token: int
+    reused_length: int
+    logprobs: Sequence[Any] = ()
+    seconds: float = 0.0
+    timings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One propose–verify cycle.
+
+    Attributes:
+        number: counts from 0 within the answer.
+        base_length: committed tokens before it.
+        drafted: what was verified.
+        verdict: what became of it.
+    """
+
+    number: int
+    base_length: int
+    drafted: Drafted
+    verdict: Verdict
+
+    @property
+    def block(self) -> list[int]:
+        """The tokens it would commit if nothing ended the answer."""
+        return [*self.drafted.draft_tokens[: self.verdict.accept_index], self.verdict.next_token]
+
+    @property
+    def sources(self) -> list[TokenSource]:
+        """Where each of the block's tokens comes from."""
+        kept, gamma = self.verdict.accept_index, self.drafted.gamma
+        if not gamma:
+            return [TokenSource.TARGET_ONLY]
+        return [TokenSource.ACCEPTED] * kept + [TokenSource.BONUS if kept == gamma else TokenSource.CORRECTION]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer ended.
+
+    Attributes:
+        reason: why.
+        matched_stop: the stop string or the text of the stop token, None for LENGTH.
+        usage: counts of the answer.
+        session_length: committed tokens of the session.
+    """
+
+    reason: FinishReason
+    matched_stop: str | None
+    usage: Usage
+    session_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the reader of an answer is shown at once.
+
+    Attributes:
+        index: of the first token within the answer.
+        token_ids: committed tokens.
+        texts: one a token, what became certain with it; a single one that follows when there are no tokens.
+        sources: one a token.
+        logprobs: one message a token, or empty.
+        round: what made the tokens, None when they are repeated.
+        ending: in the last event alone.
+    """
+
+    index: int
+    token_ids: Sequence[int]
+    texts: Sequence[str]
+    sources: Sequence[TokenSource]
+    logprobs: Sequence[Any] = ()
+    round: Round | None = None
+    ending: Ending | None = None
+
+
+def count(session: Session, round_: Round, emitted: int) -> None:
+    """Count a round of which ``emitted`` tokens were committed: what a stop has cut off does not count."""
+    usage, gamma = session.usage, round_.drafted.gamma
+    if usage.rounds == 0:
+        usage.cached_tokens = min(round_.verdict.reused_length, session.prompt_length)
+    usage.rounds += 1
+    usage.completion_tokens += emitted
+    if not gamma:
+        return
+    accepted = min(round_.verdict.accept_index, emitted)
+    usage.spec_rounds += 1
+    usage.spec_draft_tokens += gamma
+    usage.spec_accepted_tokens += accepted
+    usage.accepted_per_position.extend([0] * (gamma - len(usage.accepted_per_position)))
+    for position in range(accepted):
+        usage.accepted_per_position[position] += 1

@@ -1,0 +1,153 @@
+"""The rules of a GenerateRequest: every refusal names its field."""
+
+import pytest
+
+from coordinator.requests import (
+    Served,
+    check_request,
+    check_session,
+    encode_input,
+    resolve_params,
+    resolve_speculation,
+)
+from coordinator.session import Session, Speculation
+from coordinator.tokenizer import load_tokenizer
+from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch
+from specdec.fence import Fence
+from specdec.parameters import SamplingParams, Verification
+from specdec.v1 import common_pb2, generation_pb2
+
+
+def request(**fields):
+    return generation_pb2.GenerateRequest(**fields)
+
+
+def served(**defaults):
+    model = common_pb2.ModelInfo(
+        model_fingerprint="m",
+        vocabulary_size=300,
+        context_length=16,
+        default_sampling_params=common_pb2.SamplingParams(**defaults),
+    )
+    return Served(model, load_tokenizer("bytes"), max_gamma=16, max_new_tokens=256)
+
+
+def session(length=5, prompt_length=3, fingerprint="m"):
+    return Session(
+        "s", "", Fence(1, "0" * 32), list(range(length)), bytearray(length), prompt_length, SamplingParams(),
+        Speculation(), fingerprint,
+    )
+
+
+CHAT = [generation_pb2.ChatMessage(role="user", content="hi")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "at_fault"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "a", "token_ids": [1]}, "token_ids"),
+        ({"prompt": "a", "messages": CHAT}, "messages"),
+        ({"messages": [generation_pb2.ChatMessage(content="hi")]}, "messages[0].role"),
+        ({"prompt": "a", "session_id": "a b"}, "session_id"),
+        ({"prompt": "a", "session_id": "a" * 129}, "session_id"),
+        ({"resume_from": 0}, "session_id"),
+        ({"resume_from": 0, "session_id": "s", "prompt": "a"}, "prompt"),
+        ({"resume_from": 0, "session_id": "s", "sampling_params": common_pb2.SamplingParams()}, "sampling_params"),
+    ],
+)
+def test_a_malformed_request_names_its_field(fields, at_fault):
+    with pytest.raises(InvalidParameter) as caught:
+        check_request(request(**fields))
+    assert caught.value.field == at_fault
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"prompt": "a"}, "prompt"),
+        ({"token_ids": [1]}, "token_ids"),
+        ({"messages": CHAT}, "messages"),
+        ({"session_id": "s", "resume_from": 0}, ""),
+    ],
+)
+def test_a_good_request_tells_where_its_input_is(fields, field):
+    assert check_request(request(**fields)) == field
+
+
+def test_parameters_come_from_request_then_target_then_built_in():
+    asked = request(sampling_params=common_pb2.SamplingParams(temperature=0.0, seed=7, logprobs=0))
+    params = resolve_params(asked, served(temperature=0.5, top_k=20))
+    assert (params.temperature, params.top_k, params.top_p, params.max_new_tokens) == (0.0, 20, 1.0, 256)
+    assert (params.seed, params.logprobs) == (7, 0)
+
+
+def test_lists_and_maps_of_the_request_replace_the_defaults():
+    asked = request(sampling_params=common_pb2.SamplingParams(stop=["x"], logit_bias={3: 1.0}))
+    params = resolve_params(asked, served(stop=["y"], stop_token_ids=[9]))
+    assert (params.stop, params.stop_token_ids, params.logit_bias) == (("x",), (9,), {3: 1.0})
+
+
+def test_an_unset_seed_stays_the_sessions_and_is_fresh_in_a_new_one():
+    assert resolve_params(request(), served(), seed=5).seed == 5
+    assert resolve_params(request(sampling_params=common_pb2.SamplingParams(seed=0)), served(), seed=5).seed == 0
+    assert resolve_params(request(), served()).seed != resolve_params(request(), served()).seed
+
+
+@pytest.mark.parametrize(
+    ("params", "at_fault"),
+    [
+        ({"temperature": -1}, "sampling_params.temperature"),
+        ({"max_new_tokens": 0}, "sampling_params.max_new_tokens"),
+        ({"stop_token_ids": [300]}, "sampling_params.stop_token_ids"),
+        ({"logit_bias": {300: 1.0}}, "sampling_params.logit_bias"),
+        ({"stop": [""]}, "sampling_params.stop"),
+    ],
+)
+def test_a_parameter_out_of_range_names_its_field(params, at_fault):
+    with pytest.raises(InvalidParameter) as caught:
+        resolve_params(request(sampling_params=common_pb2.SamplingParams(**params)), served())
+    assert caught.value.field == at_fault
+
+
+def test_speculation_is_resolved_and_gamma_limited():
+    block = generation_pb2.SpeculationParams(gamma=0, verification=common_pb2.VERIFICATION_BLOCK)
+    assert resolve_speculation(request(speculation=block), 16) == Speculation(0, Verification.BLOCK)
+    assert resolve_speculation(request(), 16) == Speculation(None, Verification.TOKEN)
+    for wrong, field in (({"gamma": 17}, "speculation.gamma"), ({"verification": 9}, "speculation.verification")):
+        with pytest.raises(InvalidParameter) as caught:
+            resolve_speculation(request(speculation=generation_pb2.SpeculationParams(**wrong)), 16)
+        assert caught.value.field == field
+
+
+def test_an_input_fits_with_room_for_one_token():
+    assert encode_input(request(prompt="a" * 10), served(), [1] * 5) == [97] * 10
+    with pytest.raises(InvalidParameter, match="no room") as caught:
+        encode_input(request(prompt="a" * 11), served(), [1] * 5)
+    assert caught.value.field == "prompt"
+
+
+def test_a_token_outside_the_vocabulary_is_refused():
+    with pytest.raises(InvalidParameter) as caught:
+        encode_input(request(token_ids=[1, 300]), served(), [])
+    assert caught.value.field == "token_ids"
+
+
+def test_the_expected_length_is_the_committed_one():
+    check_session(request(expected_length=5), session(), served())
+    check_session(request(expected_length=0), None, served())
+    for expected, held in ((4, session()), (0, session()), (5, None)):
+        with pytest.raises(LengthMismatch):
+            check_session(request(expected_length=expected), held, served())
+
+
+def test_a_session_of_another_model_is_refused():
+    with pytest.raises(FingerprintMismatch):
+        check_session(request(), session(fingerprint="other"), served())
+
+
+def test_a_client_cannot_have_more_than_was_committed():
+    check_session(request(resume_from=2), session(), served())
+    with pytest.raises(DataLost):
+        check_session(request(resume_from=3), session(), served())
