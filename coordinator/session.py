@@ -78,6 +78,7 @@ class Session:
         usage: counts of the latest answer.
         finish_reason: of the latest answer; None while it is not complete.
         matched_stop: the stop that ended it, or None.
+        stored_length: committed tokens that the store has acknowledged to this copy.
     """
 
     session_id: str
@@ -94,6 +95,7 @@ class Session:
     usage: Usage = field(default_factory=Usage)
     finish_reason: FinishReason | None = None
     matched_stop: str | None = None
+    stored_length: int = field(default=0, compare=False)
 
     @property
     def length(self) -> int:
