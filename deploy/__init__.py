@@ -1,0 +1,1 @@
+"""How the system is run: today on one machine (``python -m deploy.laptop``)."""

@@ -1,0 +1,22 @@
+"""What all tests share: each carries the marker of its folder and that folder's time limit."""
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+# Seconds for one test, its fixtures included; a test's own @pytest.mark.timeout wins. Generous: the limit is there to
+# end what hangs, on a machine that may be busy.
+TIME_LIMITS = {"unit": 60, "integration": 120, "statistical": 180, "e2e": 300, "chaos": 600}
+LONG_SECONDS = 3600
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder not in TIME_LIMITS:
+            raise pytest.UsageError(f"{item.path}: tests live in one of {', '.join(TIME_LIMITS)}")
+        item.add_marker(getattr(pytest.mark, folder))
+        if item.get_closest_marker("timeout") is None:
+            seconds = LONG_SECONDS if item.get_closest_marker("long") else TIME_LIMITS[folder]
+            item.add_marker(pytest.mark.timeout(seconds))

@@ -1,0 +1,183 @@
+"""Processes on one machine: found, awaited, ended, and nobody else's touched."""
+
+import json
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+import redis
+
+from deploy import laptop
+from deploy.process import LoggedProcess, PidRecord, StartFailed, serving_event
+from deploy.redis_server import start_redis
+
+SECONDS = 30.0
+# Stand-ins for a service; each ends by itself in the end.
+SERVES = """
+import json, sys, time
+print("loading", file=sys.stderr)
+print(json.dumps({"event": "serving", "port": 1234, "metrics_port": 0}), file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+IGNORES_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
+IGNORES_SIGTERM += "time.sleep(60)"
+FAILS = "import sys; sys.exit('no such model')"
+
+
+@pytest.fixture
+def process(tmp_path):
+    process = LoggedProcess(tmp_path, "target")
+    yield process
+    process.kill()
+
+
+def run(process, source):
+    process.start([sys.executable, "-c", source], {})
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_serving_line_is_found_among_others():
+    log = 'Loading weights\n{"event": "loaded"}\n{"event": "serving", "port": 7, "metrics_port": 8, "level": "info"}\n'
+    assert serving_event(log)["port"] == 7
+    assert serving_event(log)["metrics_port"] == 8
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "",
+        "serving\n",
+        '"serving"\n',
+        '{"event": "not serving"}\n',
+        '{"event": "serving", "port": 7',
+        "{'event': \"serving\"}\n",
+    ],
+)
+def test_what_is_no_serving_line_is_none(log):
+    assert serving_event(log) is None
+
+
+def test_ports_come_from_the_log_and_another_command_finds_them(process, tmp_path):
+    run(process, SERVES)
+    assert process.wait_listening(SECONDS).port == 1234
+    assert LoggedProcess(tmp_path, "target").record() == process.record()
+    assert process.record().port == 1234
+
+
+def test_a_restart_does_not_read_the_old_serving_line(process):
+    run(process, SERVES)
+    process.wait_listening(SECONDS)
+    process.end(SECONDS)
+    run(process, FAILS)
+    with pytest.raises(StartFailed, match="no such model"):
+        process.wait_listening(SECONDS)
+
+
+def test_a_process_that_dies_is_reported_with_its_log(process):
+    run(process, FAILS)
+    with pytest.raises(StartFailed, match=r"(?s)target ended before it was listening.*no such model"):
+        process.wait_listening(SECONDS)
+    assert process.record() is None
+
+
+def test_a_process_that_never_serves_is_reported(process):
+    run(process, "import time; time.sleep(60)")
+    with pytest.raises(StartFailed, match="was not listening within 0 seconds"):
+        process.wait_listening(0)
+
+
+def test_another_command_ends_the_process(process, tmp_path):
+    run(process, SERVES)
+    pid = process.record().pid
+    assert LoggedProcess(tmp_path, "target").end(SECONDS)
+    assert gone(pid)
+    assert process.record() is None
+    assert not process.end(SECONDS)
+
+
+def test_what_ignores_sigterm_is_killed_after_the_grace(process):
+    run(process, IGNORES_SIGTERM)
+    process.wait_until(lambda: "deaf" in process.tail(), SECONDS, "deaf")
+    pid = process.record().pid
+    assert process.end(grace_seconds=0.1)
+    assert gone(pid)
+
+
+def test_a_pid_that_is_another_process_by_now_is_left_alone(tmp_path):
+    stranger = psutil.Process()
+    record = {"pid": stranger.pid, "created": stranger.create_time() - 60}
+    (tmp_path / "target.pid").write_text(json.dumps(record))
+    process = LoggedProcess(tmp_path, "target")
+    assert process.record() is None
+    assert not process.end(SECONDS)
+    assert not (tmp_path / "target.pid").exists()
+
+
+def test_a_pid_nobody_has_is_no_process(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    (tmp_path / "target.pid").write_text(json.dumps({"pid": child.pid, "created": 1.0}))
+    assert LoggedProcess(tmp_path, "target").record() is None
+
+
+def test_down_ends_what_runs_and_nothing_twice(tmp_path, capsys):
+    process = LoggedProcess(tmp_path, "draft")
+    run(process, SERVES)
+    pid = process.record().pid
+    assert laptop.main(["down", "--folder", str(tmp_path)]) == 0
+    assert "ended draft" in capsys.readouterr().out
+    assert gone(pid)
+    process.kill()
+    assert laptop.main(["down", "--folder", str(tmp_path / "never made")]) == 0
+    assert "nothing was running" in capsys.readouterr().out
+
+
+def test_a_guard_ends_the_processes_of_a_parent_that_was_killed(tmp_path):
+    process = LoggedProcess(tmp_path, "target")
+    run(process, SERVES)
+    pid = process.record().pid
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "deploy.guard", str(tmp_path), "redis", "target"], stdin=subprocess.PIPE
+    )
+    assert process.record() == PidRecord(pid, process.record().created)
+    guard.stdin.close()
+    assert guard.wait(SECONDS) == 0
+    assert gone(pid)
+    process.kill()
+
+
+def test_redis_starts_on_a_free_port_and_keeps_its_data_over_a_restart(tmp_path):
+    process = LoggedProcess(tmp_path, "redis")
+    try:
+        port = start_redis(process, tmp_path / "redis").port
+        with redis.Redis(port=port) as connection:
+            connection.set("key", "value")
+        process.end(SECONDS)
+        assert start_redis(process, tmp_path / "redis", port).port == port
+        with redis.Redis(port=port) as connection:
+            assert connection.get("key") == b"value"
+    finally:
+        process.kill()
+
+
+def test_redis_on_a_taken_port_says_so(tmp_path):
+    first, second = LoggedProcess(tmp_path, "redis"), LoggedProcess(tmp_path, "second")
+    try:
+        port = start_redis(first, tmp_path / "redis").port
+        with pytest.raises(StartFailed, match="in use"):
+            start_redis(second, tmp_path / "other", port)
+    finally:
+        first.kill()
+        second.kill()
+
+
+def test_processes_get_the_environment_they_are_given(process):
+    process.start([sys.executable, "-c", "import os; print(os.environ['TARGET_DTYPE'])"], {"TARGET_DTYPE": "float64"})
+    with pytest.raises(StartFailed, match="float64"):
+        process.wait_listening(SECONDS)
+    assert "TARGET_DTYPE" not in os.environ
