@@ -172,6 +172,16 @@ async def test_a_claim_that_was_given_up_adds_nothing_more(store):
     assert (await store.take("s1", "ann", B)).tokens == [*PROMPT, 7]
 
 
+async def test_giving_up_after_an_answer_began_whose_reply_was_lost(store):
+    session = new_session()
+    await store.create(session)
+    unaware = await store.read("s1", "ann")
+    await store.begin_answer(session, [7])
+    await store.interrupt(unaware)
+    found = await store.take("s1", "ann", B)
+    assert found.tokens == [*PROMPT, 7]
+
+
 async def test_tokens_that_disagree_under_the_same_fence_are_data_loss(store):
     session = new_session()
     await store.create(session)
