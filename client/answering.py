@@ -44,10 +44,3 @@ def answer_without_speculation(coordinators: Coordinators, session_id: str, seco
         measurement.take(event)
     coordinators.delete(request.session_id)
     return measurement
-
-
-def comparison_rows(with_draft: Measurement, without: Measurement) -> list[tuple[str, str, str]]:
-    """Say what speculation gained: the ratio of tokens a second, and whether the texts are equal."""
-    ratio = with_draft.tokens_a_second / without.tokens_a_second if without.tokens_a_second else 0.0
-    same = "yes" if with_draft.text == without.text else "no"
-    return [("speed-up", f"{ratio:.2f}x", ""), ("same text", same, "")]

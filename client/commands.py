@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from client.answering import answer_without_speculation, comparison_rows, show_answer
+from client.answering import answer_without_speculation, show_answer
 from client.connection import Coordinators
 from client.conversation import Conversation, converse, messages
 from client.display import Display
@@ -47,16 +47,16 @@ def generate(
         measurement = Measurement()
         try:
             show_answer(coordinators, request, display, measurement, options.timeout)
+            if compare:
+                display.note("the same with gamma 0 ...")
+                without = answer_without_speculation(coordinators, request.session_id, options.timeout)
         except (RequestFailed, KeyboardInterrupt):
             _report(display, measurement, request.session_id)
             raise
-        if not compare:
-            _report(display, measurement, request.session_id)
-            return
-        display.note("the same with gamma 0 ...")
-        without = answer_without_speculation(coordinators, request.session_id, options.timeout)
-    display.table([("speculation", measurement), ("gamma 0", without)], comparison_rows(measurement, without))
-    display.note(f"session {request.session_id}")
+    if compare:
+        display.comparison(measurement, without)
+    else:
+        _report(display, measurement, request.session_id)
 
 
 @app.command()

@@ -121,6 +121,15 @@ class Display:
             table.add_row(*cells)
         Console(file=sys.stderr, highlight=False, markup=False).print(table)
 
+    def comparison(self, with_draft: Measurement, without: Measurement) -> None:
+        """Show an answer and the same one without speculation, with the ratio of their tokens a second."""
+        ratio = with_draft.tokens_a_second / without.tokens_a_second if without.tokens_a_second else 0.0
+        same = with_draft.text == without.text
+        extra = [("speed-up", f"{ratio:.2f}x", ""), ("same text", "yes" if same else "no", "")]
+        self.table([("speculation", with_draft), ("gamma 0", without)], extra)
+        if not same:
+            self.note("Sampled text follows the same law either way; greedy and coupled text is also the same.")
+
     def _safe(self, text: str) -> str:
         return text.translate(_CONTROLS) if sys.stdout.isatty() else text
 

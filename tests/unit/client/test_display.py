@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from client.display import Display, marked, pieces
+from client.measurement import Measurement
 from specdec.v1 import generation_pb2 as v1
 
 ACCEPTED, CORRECTION = v1.TOKEN_SOURCE_ACCEPTED, v1.TOKEN_SOURCE_CORRECTION
@@ -88,3 +89,12 @@ def test_legend_names_colours_on_a_terminal(monkeypatch):
     at_a_terminal(monkeypatch)
     Display(show_tokens=True, json=False).legend()
     assert "\x1b[32maccepted (green)\x1b[0m" in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize(("plain_text", "same"), [("a", True), ("b", False)])
+def test_comparison_says_what_was_gained(capsys, plain_text, same):
+    fast, slow = Measurement(tokens=30, seconds=1.5, text="a"), Measurement(tokens=30, seconds=3.0, text=plain_text)
+    Display(show_tokens=False, json=False).comparison(fast, slow)
+    err = capsys.readouterr().err
+    assert "2.00x" in err
+    assert ("Sampled text" in err) != same

@@ -129,13 +129,14 @@ def test_gives_up_after_failures_in_a_row():
 
 
 def test_progress_renews_patience():
-    coordinator = Coordinator([1] * len(TOKENS) * 3)
+    def one_token_a_stream(request):
+        index = request.resume_from
+        finish = v1.FINISH_REASON_LENGTH if index == 3 * RETRIES else v1.FINISH_REASON_UNSPECIFIED
+        yield v1.GenerateResponse(index=index, token_ids=[index], finish_reason=finish)
+        raise CUT
 
-    def one_round_a_stream(request):
-        yield from coordinator.send(request)
-
-    events = answer_events(REQUEST, one_round_a_stream, coordinator.look, patience())
-    assert "".join(event.text for event in events) == "Once upön a time"
+    events = list(answer_events(REQUEST, one_token_a_stream, lambda session_id: None, patience()))
+    assert [event.index for event in events] == list(range(3 * RETRIES + 1))
 
 
 def test_refusals_are_not_repeated():
@@ -158,7 +159,8 @@ def test_aborted_at_once_is_a_refusal():
         list(answer_events(REQUEST, coordinator.send, coordinator.look, patience()))
 
 
-def test_busy_repeat_that_had_not_begun_is_made_again():
+@pytest.mark.parametrize("prompt_length", [2, 4])
+def test_busy_repeat_that_had_not_begun_is_made_again(prompt_length):
     outcomes = [CUT, RequestFailed("ABORTED", "busy", reason="SESSION_BUSY"), None]
     requests = []
 
@@ -169,7 +171,7 @@ def test_busy_repeat_that_had_not_begun_is_made_again():
             raise outcome
         yield v1.GenerateResponse(token_ids=[1], finish_reason=v1.FINISH_REASON_STOP)
 
-    before = v1.GetSessionResponse(prompt_length=2)  # an answer before expected_length 4: not this request's
+    before = v1.GetSessionResponse(prompt_length=prompt_length)  # an answer up to expected_length 4: not this request's
     assert len(list(answer_events(REQUEST, send, lambda session_id: before, patience()))) == 1
     assert requests == [REQUEST] * 3
 
