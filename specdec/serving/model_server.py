@@ -14,7 +14,8 @@ from pydantic import Field
 
 from specdec.errors import InvalidParameter, NotReady
 from specdec.model.engine import Advance, Answer, Engine, EngineLimits
-from specdec.model.language_model import LanguageModel, Segment
+from specdec.model.description import DescribedModel
+from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
 from specdec.serving import names, telemetry
 from specdec.serving.server import Server
@@ -68,9 +69,9 @@ class ModelServicer:
         """Prepare to answer NOT_READY."""
         self.settings = settings
         self._registry = registry
-        self._loaded: tuple[LanguageModel, Engine] | None = None
+        self._loaded: tuple[DescribedModel, Engine] | None = None
 
-    def start(self, model: LanguageModel, advance: Advance) -> None:
+    def start(self, model: DescribedModel, advance: Advance) -> None:
         """Begin to serve a model."""
         engine = Engine(model, advance, self.settings.engine_limits)
         engine.start()
@@ -83,7 +84,7 @@ class ModelServicer:
             await self._loaded[1].close()
 
     @property
-    def model(self) -> LanguageModel:
+    def model(self) -> DescribedModel:
         """The model.
 
         Raises:
@@ -117,7 +118,7 @@ class ModelServicer:
         return common_pb2.GetModelInfoResponse(
             model=common_pb2.ModelInfo(
                 name=description.name,
-                model_fingerprint=description.model_fingerprint,
+                model_fingerprint=description.fingerprint,
                 vocabulary_fingerprint=description.vocabulary_fingerprint,
                 vocabulary_size=description.vocabulary_size,
                 context_length=description.context_length,
@@ -128,7 +129,7 @@ class ModelServicer:
             )
         )
 
-    def _ready(self) -> tuple[LanguageModel, Engine]:
+    def _ready(self) -> tuple[DescribedModel, Engine]:
         if self._loaded is None:
             raise NotReady("the model is loading", retry_seconds=RETRY_LOADING_SECONDS)
         return self._loaded
@@ -190,7 +191,7 @@ def answer_timings(answer: Answer) -> common_pb2.ServerTimings:
     )
 
 
-def _load(settings: ModelServerSettings) -> LanguageModel:
+def _load(settings: ModelServerSettings) -> DescribedModel:
     logger.info("loading", model=settings.model)
     model = load_model(settings.model, settings.device, settings.dtype)
     model.forward([Segment(model.new_cache(), [0], 1)])  # the first pass is the slowest: nobody should wait for it

@@ -1,0 +1,44 @@
+"""Calls of a running system, as any client makes them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from specdec.v1 import generation_pb2, generation_pb2_grpc
+
+SECONDS = 300
+
+
+class Caller:
+    """A client of one coordinator."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address)
+        self.stub = generation_pb2_grpc.GenerationServiceStub(self.channel)
+
+    def events(self, **request) -> list[generation_pb2.GenerateResponse]:
+        """Return all events of an answer, after the checks that hold for every stream."""
+        events = list(self.stub.Generate(generation_pb2.GenerateRequest(**request), timeout=SECONDS))
+        assert [bool(event.finish_reason) for event in events] == [False] * (len(events) - 1) + [True]
+        assert len({event.session_id for event in events}) == 1
+        index = request.get("resume_from", 0)
+        for event in events:
+            if event.token_ids:
+                assert event.index == index
+            assert len(event.token_ids) == len(event.sources)
+            index += len(event.token_ids)
+        return events
+
+    def tokens(self, **request) -> list[int]:
+        """Return the token ids of an answer."""
+        return [token for event in self.events(**request) for token in event.token_ids]
+
+    def tokens_of_all(self, requests) -> list[list[int]]:
+        """Return the answers to several requests that run at once."""
+        with ThreadPoolExecutor(len(requests)) as pool:
+            return list(pool.map(lambda request: self.tokens(**request), requests))
+
+
+def text_of(events) -> str:
+    """Return the text of an answer."""
+    return "".join(event.text for event in events)

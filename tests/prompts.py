@@ -1,0 +1,28 @@
+"""Varied prompts: questions, code, lists, stories, other languages, edge cases of length."""
+
+PROMPTS = [
+    "The capital of France is",
+    "Write a haiku about the sea.",
+    "def fibonacci(n):\n    ",
+    "Explain why the sky is blue to a child.",
+    "Once upon a time, in a village by a river,",
+    "List five fruits and their colours.",
+    "Translate to German: Good morning, my friend.",
+    "Q: What is 17 + 25?\nA:",
+    "SELECT name, age FROM users WHERE",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "The three laws of thermodynamics are:\n1.",
+    "Summarise: The cat sat on the mat. The dog barked. The cat ran away. The mat was empty.",
+    "import numpy as np\n\ndef normalise(x):",
+    "Zwei Freunde gehen in einen Wald und",
+    "Roses are red, violets are blue,",
+    "The recipe needs two eggs, 200 g of flour and",
+    "In 1969, astronauts",
+    '{"name": "Ada", "born": 1815, "work": "',
+    "To be, or not to be, that is",
+    "Bonjour, je m'appelle",
+    "A",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "Breaking news: scientists have discovered",
+    "How do I tie a tie? Step by step:",
+]
