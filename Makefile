@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 GENERATED := specdec/v1/.generated
 PROTOS := $(wildcard protos/specdec/v1/*.proto)
 REQUIREMENTS := requirements/lock.txt requirements/torch.txt requirements/files.txt
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
 
 # A hub id, a folder, embedded:smollm2, synthetic:…, or layers:N:MODEL for the first N layers of MODEL.
 TARGET := embedded:smollm2
@@ -55,7 +55,7 @@ lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (L
 		--extra dev --output-file requirements/lock.txt pyproject.toml requirements/lock.in
 
 clean: ## end the system and remove all that was made but .venv
-	@test ! -x $(BIN)/python || $(BIN)/python -m deploy.laptop down
+	@test ! -d .run || $(MAKE) --no-print-directory down
 	rm -rf specdec/v1 .run build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
@@ -63,6 +63,7 @@ clean: ## end the system and remove all that was made but .venv
 # source with the setuptools of the lock.
 $(INSTALLED): $(REQUIREMENTS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=…")'
+	@echo "installing into .venv; the first time takes some minutes"
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) --require-hashes -r requirements/lock.txt
 	$(PIP_INSTALL) -r requirements/torch.txt
