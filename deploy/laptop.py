@@ -44,9 +44,13 @@ def demo(target: str, draft: str, prompt: str, flags: list[str]) -> int:
     Path(".run").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=".run"))
     usual = DEMO_FLAGS if target.startswith("synthetic:") else ("--chat", *DEMO_FLAGS)  # those have no chat template
-    with System(folder, target=target, draft=draft, start_seconds=START_SECONDS) as system:
-        command = [sys.executable, "-m", "client", "generate", "--address", system.address("coordinator")]
-        status = subprocess.run([*command, *(flags or usual), "--", prompt], check=False).returncode
+    try:
+        with System(folder, target=target, draft=draft, start_seconds=START_SECONDS) as system:
+            command = [sys.executable, "-m", "client", "generate", "--address", system.address("coordinator")]
+            status = subprocess.run([*command, *(flags or usual), "--", prompt], check=False).returncode
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(folder)
+        raise
     if status == 0:
         shutil.rmtree(folder)
     else:
