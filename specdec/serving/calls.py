@@ -20,6 +20,7 @@ from specdec.errors import SpecdecError
 from specdec.serving import names
 from specdec.serving.status import from_rpc_error, to_status
 from specdec.serving.telemetry import extract, inject, tracer
+from specdec.serving.watches import PLUMBING
 
 # A call that ends unfinished within this many seconds of its deadline is taken to have run into it: the caller's
 # clock started earlier than ours, by the time the request was on the way, so its cancellation comes first.
@@ -28,7 +29,6 @@ DEADLINE_TOLERANCE_SECONDS = 0.1
 # At fault is the server, by OpenTelemetry's convention for gRPC; other codes are no error of its span.
 _SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _SPAN_NAMES = {"specdec.v1.GenerationService/Generate": names.SPAN_GENERATE}
-_PLUMBING = "grpc."  # health and reflection: every probe would make a span
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Response = TypeVar("Response")
@@ -69,14 +69,15 @@ async def call(
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """Gives every call a SERVER span for its whole life, and every error a status. Health and reflection pass by.
+    """Gives every call a SERVER span for its whole life, and every error a status.
 
     Handlers are coroutines (unary) or async generators (server stream). They raise SpecdecError; anything else is
     INTERNAL without a word of it for the caller, and a log line. A cancellation passes through untouched; a stream's
-    generator is closed in its own task before its call ends, not when it is garbage.
+    generator is closed in its own task before its call ends, not when it is garbage. Health and reflection pass by:
+    every probe would make a span.
 
     Attributes:
-        idle: set while no call is running.
+        idle: set while no handler is running.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         """Wrap the handler of one call."""
         handler = await continuation(details)
         path = details.method.removeprefix("/")
-        if handler is None or path.startswith(_PLUMBING):
+        if handler is None or path.startswith(PLUMBING):
             return handler
 
         async def unary(request: Any, context: Any) -> Any:
@@ -102,7 +103,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
                 aclosing(handler.unary_stream(request, context)) as responses,
             ):
                 async for response in responses:
-                    await context.write(response)
+                    await _write(context, response)
 
         codec = {
             "request_deserializer": handler.request_deserializer,
@@ -113,9 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         return grpc.unary_unary_rpc_method_handler(unary, **codec)
 
     @asynccontextmanager
-    async def _around(
-        self, path: str, metadata: Sequence[tuple[str, str | bytes]], context: Any
-    ) -> AsyncIterator[None]:
+    async def _around(self, path: str, metadata: Metadata, context: Any) -> AsyncIterator[None]:
         self._running += 1
         self.idle.clear()
         try:
@@ -133,26 +132,42 @@ async def _answering_errors(span: Span, context: Any) -> AsyncIterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        remaining = context.time_remaining()
-        too_late = remaining is not None and remaining < DEADLINE_TOLERANCE_SECONDS
-        _finish_server(span, "DEADLINE_EXCEEDED" if too_late else "CANCELLED")
+        _finish_cancelled(span, context)
         raise
     except grpc.aio.AbortError:
         _finish_server(span, _code_name(context))
         raise
-    except SpecdecError as error:
-        _finish_server(span, error.code, reason=error.reason)
-        log = logger.warning if error.code in _SERVER_FAULTS else logger.debug
-        log("call failed", code=error.code, reason=error.reason, detail=error.message)
-        await context.abort_with_status(to_status(error))
-    except Exception as error:  # outermost: the caller must not see what it was
-        span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__qualname__})
-        _finish_server(span, SpecdecError.code, reason=SpecdecError.reason)
-        logger.exception("call failed unexpectedly")
-        trace_id = trace.format_trace_id(span.get_span_context().trace_id)
-        await context.abort_with_status(to_status(SpecdecError(f"internal error, trace_id={trace_id}")))
+    except Exception as error:  # outermost: the caller must not see what it was, unless it is ours
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # nobody is there to answer, perhaps not even the server
+            _finish_cancelled(span, context)
+            raise asyncio.CancelledError from error
+        answer = _known_error(span, error)
+        _finish_server(span, answer.code, reason=answer.reason)
+        await context.abort_with_status(to_status(answer))
     else:
         _finish_server(span, _code_name(context))
+
+
+async def _write(context: Any, response: Any) -> None:
+    try:
+        await context.write(response)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:  # caller or server is gone; grpc.aio may say so here before it cancels the task
+        raise asyncio.CancelledError from None
+
+
+def _known_error(span: Span, error: Exception) -> SpecdecError:
+    """Log an error and return what the caller gets to know of it."""
+    if isinstance(error, SpecdecError):
+        log = logger.warning if error.code in _SERVER_FAULTS else logger.debug
+        log("call failed", code=error.code, reason=error.reason, detail=error.message)
+        return error
+    logger.error("call failed unexpectedly", exc_info=error)
+    span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__qualname__})
+    trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+    return SpecdecError(f"internal error, trace_id={trace_id}")
 
 
 def _span(path: str, kind: SpanKind, parent: Context | None) -> AbstractContextManager[Span]:
@@ -170,6 +185,12 @@ def _span(path: str, kind: SpanKind, parent: Context | None) -> AbstractContextM
 def _code_name(context: Any) -> str:
     code = context.code()
     return code.name if isinstance(code, grpc.StatusCode) else "OK"
+
+
+def _finish_cancelled(span: Span, context: Any) -> None:
+    remaining = context.time_remaining()
+    too_late = remaining is not None and remaining < DEADLINE_TOLERANCE_SECONDS
+    _finish_server(span, "DEADLINE_EXCEEDED" if too_late else "CANCELLED")
 
 
 def _finish_server(span: Span, code: str, reason: str = "") -> None:

@@ -20,8 +20,10 @@ from prometheus_client import CollectorRegistry
 from specdec.serving import telemetry
 from specdec.serving.calls import CallInterceptor
 from specdec.serving.settings import ServiceSettings
+from specdec.serving.watches import WatchInterceptor
 
 MAX_MESSAGE_BYTES = 16 * 2**20
+LETTING_GO_SECONDS = 5.0
 
 _MESSAGE_LIMITS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -70,8 +72,9 @@ class Server:
         self.metrics_port = 0
         self._settings = settings
         self._registry = registry
+        self._watches = WatchInterceptor()
         self._calls = CallInterceptor()
-        self._grpc = grpc.aio.server(interceptors=[self._calls], options=SERVER_OPTIONS)
+        self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._metrics: telemetry.MetricsServer | None = None
         self._services = [""]  # the empty name is the whole server's
@@ -158,16 +161,17 @@ class Server:
             await asyncio.to_thread(telemetry.shutdown)
 
     async def stop(self, grace: float) -> None:
-        """Close the ports, give running calls ``grace`` seconds and cancel what is left then.
+        """Close the ports, give running calls ``grace`` seconds and cancel what is left then. Call it once.
 
-        Watches of health and streams of reflection, which last as long as their client, are not waited for.
+        Watches of health and streams of reflection are ended, not waited for.
         """
-        stopping = asyncio.create_task(self._grpc.stop(grace))
-        idle = asyncio.create_task(self._calls.idle.wait())
-        await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
-        await self._grpc.stop(None)
-        await stopping
+        self._watches.closing.set()
+        await self._grpc.stop(grace)
+        try:  # handlers cancelled now still have to let go of what they hold
+            async with asyncio.timeout(LETTING_GO_SECONDS):
+                await self._calls.idle.wait()
+        except TimeoutError:
+            logger.warning("calls did not end when cancelled")
         if self._metrics is not None:
-            self._metrics.close()
+            await asyncio.to_thread(self._metrics.close)
         logger.info("stopped")

@@ -59,6 +59,7 @@ def test_signal_drains_stops_and_exits_with_zero(number):
             lines = end(process, number)
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert [line["event"] for line in lines] == ["draining", "drained", "stopped"]
+        assert lines[1]["health"] == "NOT_SERVING"
         assert process.returncode == 0
 
 

@@ -8,6 +8,7 @@ import sys
 
 import grpc
 import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter
 from pydantic_settings import SettingsConfigDict
@@ -58,7 +59,9 @@ async def main():
     await server.set_serving(True)
 
     async def drain():
-        logger.info("drained")
+        async with grpc.aio.insecure_channel(service.address) as channel:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        logger.info("drained", health=health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
     await server.run_until_signal(drain)
 
