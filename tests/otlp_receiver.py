@@ -33,7 +33,7 @@ class OtlpReceiver(trace_service_pb2_grpc.TraceServiceServicer):
     def __exit__(self, *_):
         self._server.stop(None).wait()
 
-    def Export(self, request, context):  # noqa: N802  # the contract's name
+    def Export(self, request, context):
         """Take spans in."""
         with self._arrived:
             for resource in request.resource_spans:

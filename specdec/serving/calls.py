@@ -54,7 +54,9 @@ async def call(
     """
     with _span(path, SpanKind.CLIENT, None) as span:
         host, _, port = address.rpartition("/")[2].rpartition(":")
-        span.set_attributes({names.SERVER_ADDRESS: host, names.SERVER_PORT: int(port)})
+        span.set_attribute(names.SERVER_ADDRESS, host)
+        if port.isdigit():
+            span.set_attribute(names.SERVER_PORT, int(port))
         try:
             response = await method(request, timeout=timeout, metadata=inject())
         except grpc.aio.AioRpcError as error:
@@ -68,7 +70,7 @@ async def call(
         return response
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+class CallInterceptor(grpc.aio.ServerInterceptor):
     """Gives every call a SERVER span for its whole life, and every error a status.
 
     Handlers are coroutines (unary) or async generators (server stream). They raise SpecdecError; anything else is
@@ -131,17 +133,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
 async def _answering_errors(span: Span, context: Any) -> AsyncIterator[None]:
     try:
         yield
-    except asyncio.CancelledError:
-        _finish_cancelled(span, context)
-        raise
     except grpc.aio.AbortError:
         _finish_server(span, _code_name(context))
         raise
-    except Exception as error:  # outermost: the caller must not see what it was, unless it is ours
+    except (Exception, asyncio.CancelledError) as error:  # outermost: only what is ours may be seen by the caller
         task = asyncio.current_task()
-        if task is not None and task.cancelling():  # nobody is there to answer, perhaps not even the server
+        if isinstance(error, _CallerGone) or (task is not None and task.cancelling()):
+            # Nobody is there to answer, perhaps not even the server.
             _finish_cancelled(span, context)
             raise asyncio.CancelledError from error
+        # A CancelledError that gets here is none of the call's: unanswered, it would leave the caller waiting.
         answer = _known_error(span, error)
         _finish_server(span, answer.code, reason=answer.reason)
         await context.abort_with_status(to_status(answer))
@@ -149,16 +150,20 @@ async def _answering_errors(span: Span, context: Any) -> AsyncIterator[None]:
         _finish_server(span, _code_name(context))
 
 
+class _CallerGone(Exception):
+    """A message could not be sent; grpc.aio may notice so before it cancels the call's task."""
+
+
 async def _write(context: Any, response: Any) -> None:
     try:
         await context.write(response)
     except grpc.aio.AbortError:
         raise
-    except grpc.aio.BaseError:  # caller or server is gone; grpc.aio may say so here before it cancels the task
-        raise asyncio.CancelledError from None
+    except grpc.aio.BaseError as error:
+        raise _CallerGone from error
 
 
-def _known_error(span: Span, error: Exception) -> SpecdecError:
+def _known_error(span: Span, error: BaseException) -> SpecdecError:
     """Log an error and return what the caller gets to know of it."""
     if isinstance(error, SpecdecError):
         log = logger.warning if error.code in _SERVER_FAULTS else logger.debug

@@ -44,7 +44,7 @@ def configure(service_name: str, log_level: str = "info") -> TracerProvider:
     _configure_logs(service_name, log_level)
     named = Resource({SERVICE_NAME: service_name}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create(named.attributes))
-    if _wants_export():
+    if wants_export():
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return provider
@@ -107,7 +107,8 @@ def start_metrics(host: str, port: int, registry: CollectorRegistry) -> MetricsS
     return MetricsServer(*start_http_server(port, host, registry))
 
 
-def _wants_export() -> bool:
+def wants_export() -> bool:
+    """Say whether the OTEL variables ask for an export that there is; warn when they ask for another."""
     endpoints = (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT)
     exporter = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
     if exporter == "none" or not any(os.environ.get(name) for name in endpoints):

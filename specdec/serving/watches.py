@@ -13,7 +13,7 @@ import grpc
 PLUMBING = "grpc."  # first part of the names of health's and reflection's services
 
 
-class WatchInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+class WatchInterceptor(grpc.aio.ServerInterceptor):
     """Ends the streams of health and reflection with OK once ``closing`` is set; other calls pass by.
 
     Attributes:

@@ -260,6 +260,34 @@ async def test_cancelling_the_caller_cancels_the_handler():
     assert server.status.status_code is StatusCode.UNSET
 
 
+async def test_cancellation_that_is_not_the_callers_is_answered():
+    async with World() as world:
+        world.draft.behave = raising(asyncio.CancelledError())
+        with pytest.raises(SpecdecError) as caught:
+            await world.propose()
+    assert caught.value.message.startswith("internal error, trace_id=")
+
+
+async def test_error_that_replaces_a_cancellation_goes_nowhere(caplog):
+    async def replacing(request, context):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("late") from None
+
+    async with World() as world:
+        world.draft.behave = replacing
+        with recorded_spans() as spans:
+            task = asyncio.create_task(world.propose())
+            await world.draft.entered.wait()
+            task.cancel()
+            await world.draft.ended.wait()
+            await world.stop(30)
+            span = by_kind(spans, SpanKind.SERVER)
+    assert span.attributes["rpc.response.status_code"] == "CANCELLED"
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("prompt", ["a", "a" * 2**20])  # the long one leaves the generator suspended, its reader slow
 async def test_left_stream_ends_generator_and_span_at_once(prompt, caplog):
     async with World() as world:
