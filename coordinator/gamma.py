@@ -37,10 +37,12 @@ def within_answer(gamma: int, remaining: int, max_gamma: int) -> int:
 def within_draft(gamma: int, base_length: int, context_length: int, max_gamma: int) -> int:
     """Limit gamma to what the draft can propose; 0 when the session has outgrown it.
 
+    The draft never feeds the last draft token, so its context may end one before it.
+
     Args:
         gamma: draft tokens wanted.
         base_length: committed tokens.
         context_length: tokens the draft can hold.
         max_gamma: draft tokens it proposes at most.
     """
-    return max(0, min(gamma, context_length - base_length, max_gamma))
+    return max(0, min(gamma, context_length - base_length + 1, max_gamma))

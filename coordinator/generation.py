@@ -6,7 +6,7 @@ finish, and nothing is shown that is not committed. A reader that does not read 
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -112,15 +112,17 @@ class Generation:
             await stop(working, leasing)
 
     async def _work(self, show: Show) -> None:
-        if self._answer.finish_reason is not None:  # the tokens that were resumed end it already
-            await self._commit_and_show(self._event((), (), None), trace.INVALID_SPAN, show)
-            return
-        round_, span = await self._round()
-        while True:
-            committing = self._commit_and_show(self._apply(round_, span), span, show)
-            if self._answer.finish_reason is not None:
-                return await committing
-            round_, span = await overlapped(committing, self._round())
+        if self._answer.finish_reason is None:
+            committing = self._conclude(*await self._round(), show)
+        else:  # the tokens that were resumed end it already
+            committing = self._commit_and_show(self._event((), (), None), trace.INVALID_SPAN, show)
+        while self._answer.finish_reason is None:
+            committing = self._conclude(*await overlapped(committing, self._round()), show)
+        await committing
+
+    def _conclude(self, round_: Round, span: Span, show: Show) -> Coroutine[Any, Any, None]:
+        """Apply a round; what is returned commits and shows it."""
+        return self._commit_and_show(self._apply(round_, span), span, show)
 
     async def _round(self) -> tuple[Round, Span]:
         """Propose and verify. The span is ended by the commit, or here when there is none."""

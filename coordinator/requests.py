@@ -58,9 +58,7 @@ def check_request(request: generation_pb2.GenerateRequest) -> str:
     return given[0]
 
 
-def resolve_params(
-    request: generation_pb2.GenerateRequest, served: Served, seed: int | None = None
-) -> SamplingParams:
+def resolve_params(request: generation_pb2.GenerateRequest, served: Served, seed: int | None = None) -> SamplingParams:
     """Resolve the sampling parameters: the request's, else the target's defaults, else the built-in ones.
 
     Args:
@@ -94,9 +92,7 @@ def resolve_speculation(request: generation_pb2.GenerateRequest, max_gamma: int)
     return Speculation(gamma, verification_from_message(asked.verification, "speculation.verification"))
 
 
-def encode_input(
-    request: generation_pb2.GenerateRequest, served: Served, committed: list[int]
-) -> list[int]:
+def encode_input(request: generation_pb2.GenerateRequest, served: Served, committed: list[int]) -> list[int]:
     """Return the token ids of the input, to follow the committed ones.
 
     Raises:
@@ -136,10 +132,8 @@ def check_session(request: generation_pb2.GenerateRequest, session: Session | No
     if session and session.model_fingerprint != served.model.model_fingerprint:
         raise FingerprintMismatch("the session was made by another model; start a new one", field="session_id")
     if session and request.HasField("resume_from") and request.resume_from > len(session.answer):
-        raise DataLost(
-            f"the answer holds {len(session.answer)} committed tokens, fewer than the {request.resume_from} the client has",
-            field="resume_from",
-        )
+        held = f"the answer holds {len(session.answer)} committed tokens"
+        raise DataLost(f"{held}, fewer than the {request.resume_from} the client has", field="resume_from")
 
 
 def _check_resume(request: generation_pb2.GenerateRequest, given: list[str]) -> None:

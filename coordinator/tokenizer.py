@@ -154,7 +154,7 @@ class ModelTokenizer:
     def _ordinary_token(self) -> int:
         for token in range(self._backend.get_vocab_size()):
             text = self._backend.decode([token])  # empty for special tokens, a replacement for a single byte
-            if text and REPLACEMENT not in text and not _BYTE_TOKEN.fullmatch(self._backend.id_to_token(token)):
+            if text and REPLACEMENT not in text and not _BYTE_TOKEN.fullmatch(self._backend.id_to_token(token) or ""):
                 return token
         raise ValueError("no token of the vocabulary has a text")
 

@@ -18,6 +18,6 @@ def test_a_round_never_commits_more_than_the_answer_may_have(remaining, gamma):
     assert within_answer(8, remaining, max_gamma=3) == min(gamma, 3)
 
 
-@pytest.mark.parametrize(("base_length", "gamma"), [(10, 8), (94, 6), (99, 1), (100, 0), (150, 0)])
+@pytest.mark.parametrize(("base_length", "gamma"), [(10, 8), (94, 7), (100, 1), (101, 0), (150, 0)])
 def test_the_draft_is_not_asked_past_its_context(base_length, gamma):
     assert within_draft(8, base_length, context_length=100, max_gamma=16) == gamma

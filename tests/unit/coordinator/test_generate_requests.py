@@ -34,8 +34,15 @@ def served(**defaults):
 
 def session(length=5, prompt_length=3, fingerprint="m"):
     return Session(
-        "s", "", Fence(1, "0" * 32), list(range(length)), bytearray(length), prompt_length, SamplingParams(),
-        Speculation(), fingerprint,
+        "s",
+        "",
+        Fence(1, "0" * 32),
+        list(range(length)),
+        bytearray(length),
+        prompt_length,
+        SamplingParams(),
+        Speculation(),
+        fingerprint,
     )
 
 

@@ -1,0 +1,1 @@
+"""The coordinator: sessions, the loop of an answer, text. It computes nothing."""

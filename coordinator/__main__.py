@@ -1,0 +1,54 @@
+"""Run the coordinator: ``python -m coordinator --target-addresses HOST:PORT --draft-addresses HOST:PORT``."""
+
+import asyncio
+import sys
+
+from prometheus_client import CollectorRegistry
+
+from coordinator.fleet import Fleet
+from coordinator.metrics import Metrics
+from coordinator.replicas import Replicas
+from coordinator.servicer import GenerationServicer
+from coordinator.session_store import SessionStore
+from coordinator.settings import CoordinatorSettings
+from specdec.serving import telemetry
+from specdec.serving.server import Server
+from specdec.v1.draft_pb2_grpc import DraftServiceStub
+from specdec.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
+from specdec.v1.target_pb2_grpc import TargetServiceStub
+
+
+def make_fleet(settings: CoordinatorSettings) -> Fleet:
+    """Make the fleet that the settings name; inside the running event loop."""
+    return Fleet(
+        Replicas("target", "specdec.v1.TargetService", TargetServiceStub, settings.target_addresses),
+        Replicas("draft", "specdec.v1.DraftService", DraftServiceStub, settings.draft_addresses),
+        tokenizer=settings.tokenizer,
+        max_gamma=settings.max_gamma,
+        max_new_tokens=settings.max_new_tokens,
+    )
+
+
+async def serve(settings: CoordinatorSettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    telemetry.configure("specdec-coordinator", settings.log_level)
+    registry = CollectorRegistry()
+    store = SessionStore(settings.redis_url, ttl_seconds=settings.session_ttl, lease_seconds=settings.lease_seconds)
+    fleet = make_fleet(settings)
+    servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
+    server = Server(settings, registry)
+    add_GenerationServiceServicer_to_server(servicer, server)
+    await server.start()
+    fleet.start(server.set_serving)
+    await server.run_until_signal(servicer.drain)
+    await fleet.close()
+    await store.close()
+
+
+def main() -> None:
+    """Read the settings and serve."""
+    asyncio.run(serve(CoordinatorSettings.load(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

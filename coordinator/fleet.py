@@ -1,0 +1,135 @@
+"""Which models answer together: one target model, and drafts that speak its vocabulary."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from coordinator.replicas import Replica, Replicas
+from coordinator.requests import Served
+from coordinator.tokenizer import load_tokenizer
+from specdec.errors import FingerprintMismatch, NotReady, SpecdecError
+from specdec.v1 import common_pb2
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+
+class Fleet:
+    """Admits and refuses replicas, and knows whether requests can be served.
+
+    The first target that answers decides which model is served; replicas of another are refused while one of that model
+    is there. When none is, what is there is taken: sessions of the former model are refused then, never mixed.
+
+    Attributes:
+        targets: replicas of the target service.
+        drafts: replicas of the draft service.
+    """
+
+    def __init__(
+        self, targets: Replicas, drafts: Replicas, *, tokenizer: str, max_gamma: int, max_new_tokens: int
+    ) -> None:
+        """Know nobody yet.
+
+        Args:
+            targets: replicas of the target service.
+            drafts: replicas of the draft service.
+            tokenizer: where to find the target's tokenizer; empty for where the target says.
+            max_gamma: draft tokens a request may ask for.
+            max_new_tokens: where neither the request nor the model says it.
+        """
+        self.targets = targets
+        self.drafts = drafts
+        self._tokenizer = tokenizer
+        self._max_gamma = max_gamma
+        self._max_new_tokens = max_new_tokens
+        self._served: Served | None = None
+        self._deciding = asyncio.Lock()
+
+    def start(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Begin to follow all replicas; ``set_serving`` hears whether requests can be served."""
+
+        async def decide() -> None:
+            async with self._deciding:
+                try:
+                    await self._admit_targets()
+                    self._admit_drafts()
+                finally:
+                    await set_serving(self._problem() is None)
+
+        self.targets.start(decide)
+        self.drafts.start(decide)
+
+    async def close(self) -> None:
+        """Follow nobody any more."""
+        await self.targets.close()
+        await self.drafts.close()
+
+    async def served(self, patience: float) -> Served:
+        """Return what is served, once it is.
+
+        Args:
+            patience: seconds to wait for a target that is away.
+
+        Raises:
+            NotReady: no target has answered.
+            FingerprintMismatch: drafts are there, and each has another vocabulary than the target.
+        """
+        try:
+            await self.targets.wait_for(lambda: not isinstance(self._problem(), NotReady), patience)
+        except TimeoutError:
+            logger.debug("no target in time")
+        problem = self._problem()
+        if problem is not None or self._served is None:
+            raise problem or _no_target()
+        return self._served
+
+    def draft_model(self) -> common_pb2.ModelInfo | None:
+        """Return what the draft serves, when one has joined."""
+        return next((replica.model for replica in self.drafts.usable()), None)
+
+    async def _admit_targets(self) -> None:
+        answering = self.targets.answering()
+        fingerprints = [replica.model.model_fingerprint for replica in answering if replica.model]
+        if answering and (self._served is None or self._served.model.model_fingerprint not in fingerprints):
+            await self._adopt(answering[0].model or common_pb2.ModelInfo())
+        for replica in answering:
+            same = self._served and replica.model and _same_model(replica.model, self._served.model)
+            _judge(replica, "target", "" if same else "it serves another model than the other targets")
+
+    def _admit_drafts(self) -> None:
+        for replica in self.drafts.answering():
+            if self._served and replica.model:
+                same = _same_vocabulary(replica.model, self._served.model)
+                _judge(replica, "draft", "" if same else f"its vocabulary is not that of {self._served.model.name}")
+
+    async def _adopt(self, model: common_pb2.ModelInfo) -> None:
+        source = self._tokenizer or model.tokenizer
+        tokenizer = await asyncio.to_thread(load_tokenizer, source)
+        self._served = Served(model, tokenizer, self._max_gamma, self._max_new_tokens)
+        logger.info("target", model=model.name, fingerprint=model.model_fingerprint, tokenizer=source)
+
+    def _problem(self) -> SpecdecError | None:
+        if self._served is None or not self.targets.usable():
+            return _no_target()
+        refused = [replica for replica in self.drafts.answering() if replica.refusal]
+        if refused and len(refused) == len(self.drafts.answering()):
+            return FingerprintMismatch(f"draft {refused[0].address} is refused: {refused[0].refusal}")
+        return None
+
+
+def _no_target() -> NotReady:
+    return NotReady("no target has answered", retry_seconds=1.0)
+
+
+def _same_model(one: common_pb2.ModelInfo, other: common_pb2.ModelInfo) -> bool:
+    return one.model_fingerprint == other.model_fingerprint
+
+
+def _same_vocabulary(one: common_pb2.ModelInfo, other: common_pb2.ModelInfo) -> bool:
+    return (one.vocabulary_fingerprint, one.vocabulary_size) == (other.vocabulary_fingerprint, other.vocabulary_size)
+
+
+def _judge(replica: Replica, service: str, refusal: str) -> None:
+    if refusal and refusal != replica.refusal:
+        logger.error("replica refused", service=service, address=replica.address, why=refusal)
+    replica.refusal = refusal

@@ -1,0 +1,221 @@
+"""GenerationService: a request in, the events of an answer out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
+from typing import Any
+
+from opentelemetry import trace
+
+from coordinator.answer import Answer
+from coordinator.fleet import Fleet
+from coordinator.gamma import policy_of
+from coordinator.generation import Generation, Parties
+from coordinator.metrics import Measurement, Metrics
+from coordinator.model_clients import DraftClients, TargetClients
+from coordinator.opening import open_session
+from coordinator.requests import Served, check_request
+from coordinator.responses import repeated_logprobs, to_response, to_session_response
+from coordinator.rounds import Ending, Event
+from coordinator.session import Session, TokenSource
+from coordinator.session_store import SessionStore
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks import stop
+from coordinator.text import TextStream
+from specdec.errors import NotReady
+from specdec.serving import names
+from specdec.serving.telemetry import tracer
+from specdec.v1 import common_pb2, generation_pb2, generation_pb2_grpc
+from specdec.wire import check_session_id
+
+EVENTS_AHEAD = 4  # that a slow reader may leave waiting before the loop waits for it
+DRAIN_SHARE = 0.8  # of the drain time is for answers to end by themselves
+PRINCIPAL = ""  # whose sessions these are: nobody's in particular, without authentication
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):  # type: ignore[misc]  # generated, untyped
+    """Generates text."""
+
+    def __init__(self, settings: CoordinatorSettings, fleet: Fleet, store: SessionStore, metrics: Metrics) -> None:
+        """Serve the fleet's models with the store's sessions."""
+        self._settings = settings
+        self._fleet = fleet
+        self._store = store
+        self._metrics = metrics
+        self._draft = DraftClients(fleet.drafts, timeout=settings.propose_timeout)
+        self._target = TargetClients(
+            fleet.targets, timeout=settings.verify_timeout, patience=settings.peer_wait_seconds
+        )
+        self._parties = Parties(self._draft, self._target, store, settings.lease_seconds / 3)
+        self._generating: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def Generate(  # noqa: N802
+        self,
+        request: generation_pb2.GenerateRequest,
+        context: Any,  # noqa: ARG002
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """Answer a prompt, continue a session, or resume an answer."""
+        started = time.monotonic()
+        if self._draining:
+            raise _draining()
+        check_request(request)
+        with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
+            served = await self._fleet.served(self._settings.peer_wait_seconds)
+            session = await open_session(request, PRINCIPAL, served, self._store)
+        _describe(session, served)
+        answer = _begin(session, served)
+        texts = answer.take(session.answer)
+        if request.HasField("resume_from"):
+            missed = _missed(session, texts, request.resume_from)
+            if missed.token_ids or missed.ending:
+                yield to_response(session, missed)
+        if session.finish_reason is None:
+            measurement = Measurement(self._metrics, session, started)
+            async for event in self._events(session, answer, served):
+                measurement.observe(event)
+                yield to_response(session, event)
+        _describe_ending(session)
+
+    async def GetSession(  # noqa: N802
+        self,
+        request: generation_pb2.GetSessionRequest,
+        context: Any,  # noqa: ARG002
+    ) -> generation_pb2.GetSessionResponse:
+        """Say what a session holds. Of one that another model has made, the text is not known here."""
+        session = await self._store.read(check_session_id(request.session_id), PRINCIPAL)
+        served = await self._fleet.served(self._settings.peer_wait_seconds)
+        same = session.model_fingerprint == served.model.model_fingerprint
+        text = "".join(_begin(session, served).take(session.answer)) if same else ""
+        return to_session_response(session, text)
+
+    async def DeleteSession(  # noqa: N802
+        self,
+        request: generation_pb2.DeleteSessionRequest,
+        context: Any,  # noqa: ARG002
+    ) -> generation_pb2.DeleteSessionResponse:
+        """End a session and free what it holds everywhere."""
+        session = await self._store.delete(check_session_id(request.session_id), PRINCIPAL)
+        await self._release(session, keep_warm=False)
+        return generation_pb2.DeleteSessionResponse()
+
+    async def GetModelInfo(  # noqa: N802
+        self,
+        request: common_pb2.GetModelInfoRequest,  # noqa: ARG002
+        context: Any,  # noqa: ARG002
+    ) -> common_pb2.GetModelInfoResponse:
+        """Say which models answer."""
+        served = await self._fleet.served(0)
+        return common_pb2.GetModelInfoResponse(model=served.model, draft=self._fleet.draft_model())
+
+    async def drain(self) -> None:
+        """Refuse new answers, let running ones end, and hand over what is left: another coordinator resumes it."""
+        self._draining = True
+        if self._generating:
+            await asyncio.wait(self._generating, timeout=self._settings.drain_seconds * DRAIN_SHARE)
+        await stop(*self._generating)
+        await asyncio.gather(*self._releasing)
+
+    async def _events(self, session: Session, answer: Answer, served: Served) -> AsyncIterator[Event]:
+        """Generate in a task of its own; when the reader leaves, it is cancelled and has given its claim up."""
+        waiting: asyncio.Queue[Event | None] = asyncio.Queue()
+        room = asyncio.Semaphore(EVENTS_AHEAD)
+
+        async def show(event: Event) -> None:
+            await room.acquire()
+            waiting.put_nowait(event)
+
+        generating = self._start(session, answer, served, show)
+        generating.add_done_callback(lambda _: waiting.put_nowait(None))
+        try:
+            while (event := await waiting.get()) is not None:
+                yield event
+                room.release()
+            if self._draining and generating.cancelled():
+                raise _draining()
+            await generating
+        finally:
+            await stop(generating)
+
+    def _start(self, session: Session, answer: Answer, served: Served, show: Any) -> asyncio.Task[None]:
+        max_gamma = min(self._settings.max_gamma, served.model.max_gamma)
+        policy = policy_of(session.speculation.gamma)
+        generation = Generation(session, answer, self._parties, policy, max_gamma)
+
+        async def generate() -> None:
+            with self._metrics.running.track_inprogress():
+                try:
+                    await generation.run(show)
+                finally:
+                    self._start_release(session)
+
+        task = asyncio.create_task(generate())
+        self._generating.add(task)
+        task.add_done_callback(self._generating.discard)
+        return task
+
+    def _start_release(self, session: Session) -> None:
+        """Let the caches go, kept warm until a newcomer needs the room; off the way of the answer and of its trace."""
+        self._draft.forget(session)
+        self._target.forget(session)
+        release: Coroutine[Any, Any, None] = self._release(session, keep_warm=True)
+        task = asyncio.create_task(release, context=Context())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, session: Session, *, keep_warm: bool) -> None:
+        await asyncio.gather(
+            self._draft.release(session, keep_warm=keep_warm), self._target.release(session, keep_warm=keep_warm)
+        )
+
+
+def _begin(session: Session, served: Served) -> Answer:
+    """Return the session's answer before its first token."""
+    params, model = session.params, served.model
+    return Answer(
+        TextStream(served.tokenizer.detokenizer(), params.stop),
+        stop_ids={*params.stop_token_ids, *(() if params.ignore_eos else model.eos_token_ids)},
+        limit=min(params.max_new_tokens, model.context_length - session.prompt_length),
+        token_text=served.tokenizer.token_text,
+    )
+
+
+def _missed(session: Session, texts: list[str], index: int) -> Event:
+    """Return what a resuming client lacks: tokens committed since, and the ending when there is one."""
+    tokens = session.answer[index:]
+    ending = None
+    if session.finish_reason is not None:
+        ending = Ending(session.finish_reason, session.matched_stop, session.usage, session.length)
+    return Event(
+        index=index,
+        token_ids=tokens,
+        texts=texts[index:],
+        sources=[TokenSource(source) for source in session.sources[session.prompt_length + index :]],
+        logprobs=repeated_logprobs(tokens) if session.params.logprobs is not None else (),
+        ending=ending,
+    )
+
+
+def _describe(session: Session, served: Served) -> None:
+    trace.get_current_span().set_attributes({names.SESSION: session.session_id, names.MODEL: served.model.name})
+
+
+def _describe_ending(session: Session) -> None:
+    usage = session.usage
+    trace.get_current_span().set_attributes(
+        {
+            names.FINISH_REASONS: [session.finish_reason.name.lower()] if session.finish_reason else [],
+            names.INPUT_TOKENS: usage.prompt_tokens,
+            names.OUTPUT_TOKENS: usage.completion_tokens,
+            names.ROUNDS: usage.rounds,
+            names.SPEC_ROUNDS: usage.spec_rounds,
+            names.SPEC_DRAFT_TOKENS: usage.spec_draft_tokens,
+            names.SPEC_ACCEPTED_TOKENS: usage.spec_accepted_tokens,
+        }
+    )
+
+
+def _draining() -> NotReady:
+    return NotReady("the coordinator is draining; resume elsewhere", retry_seconds=0.1)

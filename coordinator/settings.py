@@ -1,0 +1,41 @@
+"""Settings of the coordinator: environment COORDINATOR_* and flags of the same names."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.serving.settings import CommaList, Port, ServiceSettings
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class CoordinatorSettings(ServiceSettings):
+    """What the coordinator can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="COORDINATOR_")
+
+    port: Port = 50051
+    """Port for calls; 0 takes any free one."""
+    draft_addresses: CommaList = ("127.0.0.1:50052",)
+    """Draft replicas, host:port with commas between, or dns:///name:port. Empty: no speculation."""
+    target_addresses: Annotated[CommaList, Field(min_length=1)] = ("127.0.0.1:50053",)
+    """Target replicas, host:port with commas between, or dns:///name:port."""
+    redis_url: Annotated[str, Field(min_length=1)] = "redis://127.0.0.1:6379"
+    """The Redis that keeps the sessions: redis://, rediss:// or unix://."""
+    tokenizer: str = ""
+    """Folder or hub id of the target's tokenizer; empty: where the target says."""
+    max_gamma: Annotated[int, Field(ge=0, le=64)] = 16
+    """Draft tokens a request may ask for a round at most."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 256
+    """Tokens of an answer at most, where neither the request nor the model says it."""
+    session_ttl: Seconds = 86400.0
+    """Seconds a session is kept after its last change."""
+    lease_seconds: Seconds = 15.0
+    """Seconds a coordinator that died keeps its sessions from others."""
+    peer_wait_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds a request waits for a target when none is there."""
+    propose_timeout: Seconds = 30.0
+    """Seconds after which a silent draft counts as gone. Long: a slow proposal must not be dropped."""
+    verify_timeout: Seconds = 300.0
+    """Seconds after which a silent target counts as gone; a long prompt is fed in one call."""
