@@ -78,8 +78,6 @@ class SessionCache:
         self.cache.cut(min(keep, self.cache.length))
         del self.tokens[self.cache.length :]
         committed = min(committed, self.cache.length)
-        if committed < self._committed.length:
-            self._committed = PrefixDigest()
         self._committed.update(self.tokens[self._committed.length : committed])
         return committed
 

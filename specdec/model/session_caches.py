@@ -65,7 +65,7 @@ class SessionCaches:
         self._set_room(session, room)
 
     def rest(self, session: SessionCache) -> None:
-        """Note that a session's call has ended: it is the most recently used one and has the room it has allocated, if any."""
+        """Note that a session's call has ended: it is now the last used one, with the room it has allocated, if any."""
         session.running = False
         session.used_at = time.monotonic()
         if self._sessions.pop(session.session_id, None) and session.cache.length:

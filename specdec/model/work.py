@@ -60,8 +60,8 @@ class Work(Protocol):
 
 Outcome = Feed | Done | SpecdecError
 
-# Gets every work whose sequence is wholly fed with its [rows, vocabulary] logits; gives one outcome each, in order. Runs
-# on the engine's thread, batches on the device and ends with its one device-to-host copy.
+# Gets every work whose sequence is wholly fed, with its [rows, vocabulary] logits, and gives one outcome each, in
+# order. Runs on the engine's thread, batches on the device and ends with its one device-to-host copy.
 Advance = Callable[[Sequence[tuple[Work, torch.Tensor]]], list[Outcome]]
 
 

@@ -1,0 +1,143 @@
+"""Who makes room for whom, counted in capacities; all on the budget's edge."""
+
+import asyncio
+
+import pytest
+
+from specdec.errors import CacheFull, PrefixMissing
+from tests.unit.engine.hash_model import (
+    DraftWork,
+    Gate,
+    HashModel,
+    Running,
+    VerifyWork,
+    fence,
+    fresh_draft,
+    fresh_verdict,
+    prefix_of,
+)
+from tests.unit.engine.test_together import arrived, submitted
+
+
+async def ask(engine, name, length=8):
+    return await engine.run(VerifyWork(prefix_of([1] * length, name)))
+
+
+async def is_cached(engine, name, length=8):
+    try:
+        await engine.run(VerifyWork(prefix_of([1] * (length + 1), name, start=length)))
+    except PrefixMissing:
+        return False
+    return True
+
+
+async def test_session_between_rounds_is_not_evicted_for_a_newcomer():
+    async with Running(HashModel(), max_sessions=2) as engine:
+        await ask(engine, "a")
+        await ask(engine, "b")
+        with pytest.raises(CacheFull) as refused:
+            await ask(engine, "c")
+        assert refused.value.retry_seconds > 0
+        assert await is_cached(engine, "a")
+        assert await is_cached(engine, "b")
+
+
+async def test_released_sessions_go_least_recently_used_first_and_only_as_many_as_needed():
+    async with Running(HashModel(), cache_tokens=24, max_sessions=10) as engine:
+        for name in ("a", "b", "c"):
+            await ask(engine, name)
+        for name in ("c", "b"):
+            await engine.release(name, fence(), keep_warm=True)
+        await ask(engine, "d")  # "b" was used before "c"
+        assert await is_cached(engine, "a", 7)
+        assert await is_cached(engine, "c", 7)
+        assert not await is_cached(engine, "b", 7)
+    assert engine.state.evictions == 1
+
+
+async def test_nothing_is_evicted_when_it_would_not_be_enough():
+    async with Running(HashModel(), cache_tokens=24) as engine:
+        for name in ("a", "b", "c"):
+            await ask(engine, name)
+        await engine.release("a", fence(), keep_warm=True)
+        with pytest.raises(CacheFull):
+            await ask(engine, "d", length=9)
+        assert await is_cached(engine, "a", 7)
+
+
+async def test_session_that_comes_back_is_not_released_any_more():
+    async with Running(HashModel(), max_sessions=1) as engine:
+        await ask(engine, "a")
+        await engine.release("a", fence(), keep_warm=True)
+        assert await is_cached(engine, "a")
+        with pytest.raises(CacheFull):
+            await ask(engine, "b")
+
+
+async def test_idle_session_makes_room():
+    async with Running(HashModel(), max_sessions=1, idle_seconds=0) as engine:
+        await ask(engine, "a")
+        await ask(engine, "b")
+        assert not await is_cached(engine, "a")
+
+
+async def test_session_that_grows_does_not_count_its_own_room_as_taken():
+    async with Running(HashModel(), cache_tokens=24, idle_seconds=0) as engine:
+        await ask(engine, "a", 8)
+        await ask(engine, "b", 16)
+        assert (await ask(engine, "a", 16)).reused_length == 8
+        assert not await is_cached(engine, "b", 16)
+
+
+async def test_released_now_is_free_now():
+    async with Running(HashModel(), max_sessions=1) as engine:
+        await ask(engine, "a")
+        await engine.release("a", fence(), keep_warm=False)
+        await ask(engine, "b")
+
+
+async def test_running_session_is_never_evicted_and_its_whole_prompt_has_room_from_the_start():
+    model = HashModel()
+    gate = Gate(model)
+    async with Running(model, cache_tokens=104, max_batch_tokens=10, idle_seconds=0) as engine:
+        tasks = await submitted(engine.run(VerifyWork(prefix_of([3] * 90, "a"))))
+        await arrived(gate)
+        tasks += await submitted(ask(engine, "b", length=9))
+        gate.open()
+        with pytest.raises(CacheFull):
+            await tasks[1]
+        assert (await tasks[0]).result == fresh_verdict([3] * 90)
+        await ask(engine, "b", length=9)
+
+
+async def test_running_session_that_outgrows_the_cache_fails_alone_and_keeps_what_it_has():
+    async with Running(HashModel(), cache_tokens=24) as engine:
+        await ask(engine, "a", 16)
+        with pytest.raises(CacheFull):
+            await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
+        assert (await ask(engine, "b", 7)).reused_length == 7
+        await engine.release("a", fence(), keep_warm=True)
+        answer = await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
+        assert answer.result == fresh_draft([1] * 7, 4)
+
+
+async def test_what_can_never_fit_is_refused_for_good():
+    async with Running(HashModel(), cache_tokens=24) as engine:
+        await ask(engine, "a", 24)
+        with pytest.raises(CacheFull) as refused:
+            await ask(engine, "b", 25)
+        assert refused.value.retry_seconds == 0
+
+
+async def test_cancelled_newcomer_that_fed_nothing_leaves_no_session():
+    model = HashModel()
+    gate = Gate(model)
+    async with Running(model, max_batch_tokens=2, max_sessions=4) as engine:
+        tasks = await submitted(*(ask(engine, name, 50) for name in "abc"))
+        await arrived(gate)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gate.open()
+        await ask(engine, "d")
+    assert engine.state.sessions == 1 + len(model.passes[0])

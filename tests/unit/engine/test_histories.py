@@ -1,0 +1,157 @@
+"""Random histories: whatever is reused, cut, repeated, cancelled or evicted, each row is a fresh model's row."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec.errors import PrefixMissing
+from tests.unit.engine.hash_model import (
+    STEP,
+    DraftWork,
+    HashModel,
+    Running,
+    VerifyWork,
+    check_books,
+    fence,
+    fresh_draft,
+    fresh_verdict,
+    prefix_of,
+)
+
+CONTEXT = 64
+tokens = st.lists(st.integers(0, 1), max_size=12)  # two ids: chance agreement is frequent
+sessions = st.sampled_from(["a", "b", "c"])
+
+
+@dataclass(frozen=True)
+class Step:
+    session: str
+    kind: str  # verify, draft, release
+    keep: int  # committed tokens that stay
+    append: list[int]
+    draft_tokens: list[int]
+    good: int  # leading draft tokens replaced by the ones the model will choose
+    start: str  # acknowledged, zero, any
+    any_start: int
+    wrong_digest: bool
+    cancel_after: int | None  # turns of the loop, in place of waiting for the answer
+    keep_warm: bool
+
+
+steps = st.builds(
+    Step,
+    session=sessions,
+    kind=st.sampled_from(["verify", "verify", "draft", "draft", "release"]),
+    keep=st.one_of(st.just(1000), st.integers(0, 40)),
+    append=tokens,
+    draft_tokens=tokens,
+    good=st.integers(0, 5),
+    start=st.sampled_from(["acknowledged", "acknowledged", "zero", "any"]),
+    any_start=st.integers(0, 60),
+    wrong_digest=st.integers(0, 9).map(lambda number: number == 0),
+    cancel_after=st.one_of(st.none(), st.none(), st.integers(0, 3)),
+    keep_warm=st.booleans(),
+)
+
+
+@dataclass
+class Caller:
+    """What a coordinator knows of a session."""
+
+    committed: list[int] = field(default_factory=list)
+    acknowledged: int = 0
+
+    def move(self, step):
+        self.committed = [*self.committed[: min(step.keep, 40)], *step.append][:48] or [1]
+        self.acknowledged = min(self.acknowledged, len(self.committed))
+
+    def start(self, step):
+        choices = {"acknowledged": self.acknowledged, "zero": 0, "any": min(step.any_start, len(self.committed))}
+        return choices[step.start]
+
+
+def work_of(step, prefix, committed):
+    if step.kind == "draft":
+        gamma = 1 + len(step.draft_tokens)
+        return DraftWork(prefix, gamma), fresh_draft(committed, gamma)
+    draft_tokens = [*fresh_draft(committed, step.good), *step.draft_tokens][: CONTEXT - len(committed)]
+    return VerifyWork(prefix, draft_tokens), fresh_verdict(committed, draft_tokens)
+
+
+async def ask(engine, caller, step, start, wrong_digest=False):
+    """Ask once. Returns whether the prefix was held."""
+    prefix = prefix_of(caller.committed, step.session, start)
+    if wrong_digest:
+        prefix = replace(prefix, prefix_digest=prefix.prefix_digest[::-1])
+    work, expected = work_of(step, prefix, caller.committed)
+    call = asyncio.ensure_future(engine.run(work))
+    if step.cancel_after is not None:
+        for _ in range(step.cancel_after):
+            await asyncio.sleep(0)
+        call.cancel()
+    try:
+        answer = await call
+    except PrefixMissing:
+        assert start > 0
+        return False
+    except asyncio.CancelledError:
+        return True
+    assert not (wrong_digest and start)
+    assert answer.result == expected
+    assert answer.reused_length >= start
+    assert answer.fed_tokens <= CONTEXT
+    held = len(caller.committed) + (answer.result[0] if step.kind == "verify" else 0)
+    assert answer.cached_length == held
+    if step.kind == "verify":
+        caller.committed = [*caller.committed, *work.draft_tokens[: answer.result[0]]][:48]
+    caller.acknowledged = min(held, len(caller.committed))
+    return True
+
+
+async def take(engine, caller, step):
+    if step.kind == "release":
+        await engine.release(step.session, fence(), keep_warm=step.keep_warm)
+        return
+    caller.move(step)
+    start = caller.start(step)
+    if not await ask(engine, caller, step, start, step.wrong_digest):
+        assert await ask(engine, caller, step, 0)
+
+
+async def play(history, **limits):
+    async with Running(HashModel(CONTEXT), **limits) as engine:
+        callers = {name: Caller() for name in "abc"}
+        for step in history:
+            await take(engine, callers[step.session], step)
+        await engine.close()
+        check_books(engine)
+
+
+async def play_together(history, **limits):
+    async with Running(HashModel(CONTEXT), **limits) as engine:
+
+        async def one(name):
+            caller = Caller()
+            for step in history:
+                if step.session == name:
+                    await take(engine, caller, step)
+
+        await asyncio.gather(*(one(name) for name in "abc"))
+
+
+histories = st.lists(steps, min_size=1, max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories, st.integers(2, 40), st.integers(1, 3), st.integers(CONTEXT // STEP, 3 * CONTEXT // STEP))
+def test_one_after_another_with_evictions(history, max_batch_tokens, max_sessions, cache_steps):
+    limits = {"max_sessions": max_sessions, "cache_tokens": cache_steps * STEP, "idle_seconds": 0.0}
+    asyncio.run(play(history, max_batch_tokens=max_batch_tokens, **limits))
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories, st.integers(2, 40))
+def test_side_by_side(history, max_batch_tokens):
+    asyncio.run(play_together(history, max_batch_tokens=max_batch_tokens))

@@ -1,0 +1,132 @@
+"""Many sessions at once: ragged passes, prompts beside decoding, order within a session."""
+
+import asyncio
+
+from specdec.model.engine import Done, Feed
+from tests.unit.engine.hash_model import (
+    DraftWork,
+    Gate,
+    HashModel,
+    OddWork,
+    Running,
+    VerifyWork,
+    fresh_draft,
+    fresh_verdict,
+    prefix_of,
+)
+
+
+async def arrived(gate):
+    assert await asyncio.to_thread(gate.arrived.acquire, timeout=30)
+
+
+async def submitted(*works_of_engine):
+    """Start calls as tasks and let each of them reach the engine."""
+    tasks = [asyncio.ensure_future(work) for work in works_of_engine]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_everything_that_waits_shares_the_next_pass_whatever_its_length():
+    model = HashModel()
+    gate = Gate(model)
+    async with Running(model) as engine:
+        first = await submitted(engine.run(VerifyWork(prefix_of([9], "first"))))
+        await arrived(gate)
+        prompts = {f"s{index}": [index] * (2 * index + 1) for index in range(5)}
+        extras = {name: [1] * (index % 3) for index, name in enumerate(prompts)}
+        tasks = await submitted(
+            *(engine.run(VerifyWork(prefix_of(prompts[name], name), extras[name])) for name in prompts)
+        )
+        assert engine.queue_length == 5
+        gate.open()
+        answers = await asyncio.gather(*first, *tasks)
+    for name, answer in zip(prompts, answers[1:], strict=True):
+        assert answer.result == fresh_verdict(prompts[name], extras[name])
+        assert answer.batch_size == 5
+    assert [count for count, _ in model.passes[1]] == [1, 4, 7, 7, 10]
+    assert len(model.passes) == 2
+
+
+async def test_long_prompt_is_fed_beside_decoding_and_neither_waits_long():
+    model = HashModel()
+    gate = Gate(model)
+    prompt = [index % 16 for index in range(400)]
+    async with Running(model, max_batch_tokens=40) as engine:
+        long = (await submitted(engine.run(VerifyWork(prefix_of(prompt, "long")))))[0]
+        await arrived(gate)
+        drafts = [DraftWork(prefix_of([index, 3], f"d{index}"), 5) for index in range(3)]
+        tasks = await submitted(*(engine.run(work) for work in drafts))
+        gate.open()
+        answers = await asyncio.gather(*tasks)
+        assert [answer.passes for answer in answers] == [5, 5, 5]
+        assert (await long).result == fresh_verdict(prompt)
+    sizes = [sum(count for count, _ in batch) for batch in model.passes]
+    assert max(sizes) <= 40
+    assert len(sizes) == 11  # 400 + 3 * 6 tokens, each pass full
+    assert [len(batch) for batch in model.passes] == [1] + [4] * 5 + [1] * 5
+    for work, answer in zip(drafts, answers, strict=True):
+        assert answer.result == fresh_draft(work.prefix.tokens, 5)
+
+
+async def test_two_prompts_share_the_passes():
+    model = HashModel()
+    gate = Gate(model)
+    async with Running(model, max_batch_tokens=40) as engine:
+        long = await submitted(engine.run(VerifyWork(prefix_of([1] * 400, "long"))))
+        await arrived(gate)
+        short = await submitted(engine.run(VerifyWork(prefix_of([2] * 60, "short"))))
+        gate.open()
+        assert (await short[0]).passes == 3
+        assert (await long[0]).passes == 12
+
+
+async def test_rows_wanted_are_whole_even_when_a_pass_cuts_through_them():
+    async with Running(HashModel(), max_batch_tokens=2) as engine:
+        answer = await engine.run(VerifyWork(prefix_of([1, 2, 3]), [4, 5, 6, 7]))
+    assert answer.result == fresh_verdict([1, 2, 3], [4, 5, 6, 7])
+
+
+async def test_second_call_under_the_same_fence_waits_for_the_first_and_no_longer(monkeypatch):
+    monkeypatch.setattr("specdec.model.engine.HEARTBEAT_SECONDS", 1000.0)
+    model = HashModel()
+    gate = Gate(model)
+    async with Running(model) as engine:
+        tasks = await submitted(engine.run(DraftWork(prefix_of([1, 2]), 3)))
+        await arrived(gate)
+        tasks += await submitted(
+            engine.run(VerifyWork(prefix_of([1, 2], start=2))),
+            engine.release("s", prefix_of([1]).fence, keep_warm=False),
+        )
+        gate.open()
+        answers = await asyncio.gather(*tasks)
+    assert answers[0].result == fresh_draft([1, 2], 3)
+    assert answers[1].result == fresh_verdict([1, 2])
+    assert [len(batch) for batch in model.passes] == [1] * 4
+    assert engine.state.sessions == 0
+
+
+async def test_feeds_of_any_number_of_tokens_and_rows():
+    steps = iter([Feed([4, 5], 5), Feed([], 2), Feed([6], 0)])
+    seen = []
+
+    def step(rows):
+        seen.append(rows.tolist())
+        return next(steps, None) or Done("end", 6, 6)
+
+    async with Running(HashModel()) as engine:
+        answer = await engine.run(OddWork(prefix_of([1, 2, 3]), begin=lambda committed: Feed([], 1), step=step))
+    whole = fresh_verdict([1], [2, 3, 4, 5])[2]
+    assert seen == [whole[2:3], whole, whole[3:], []]
+    assert answer.cached_length == 6
+
+
+async def test_state_and_heartbeat_follow():
+    model = HashModel()
+    async with Running(model) as engine:
+        await engine.run(VerifyWork(prefix_of([1] * 9)))
+        await engine.release("s", prefix_of([1]).fence, keep_warm=True)
+    state = engine.state
+    assert (state.running, state.sessions, state.cached_tokens, state.reserved_tokens) == (0, 1, 9, 16)
+    assert (state.passes, state.fed_tokens, engine.queue_length) == (1, 9, 0)
+    assert 0 <= engine.heartbeat_age < 60
