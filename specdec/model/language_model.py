@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from specdec.model.description import ModelDescription
+
 
 class KVCache(Protocol):
     """The cache of one session: a length, a capacity, and whatever the model keeps beside them.
@@ -52,6 +54,7 @@ class LanguageModel(Protocol):
         vocabulary_size: real size; logits have exactly this many columns.
         context_length: tokens a cache may hold.
         device: where logits live.
+        description: what GetModelInfo says of it.
     """
 
     name: str
@@ -59,6 +62,7 @@ class LanguageModel(Protocol):
     vocabulary_size: int
     context_length: int
     device: torch.device
+    description: ModelDescription
 
     def new_cache(self) -> KVCache:
         """Return an empty cache, with nothing allocated yet."""

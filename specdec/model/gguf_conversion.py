@@ -1,0 +1,107 @@
+"""Unpacks a GGUF file once into a safetensors folder, so that every later start takes seconds.
+
+The weights become float32: of the quantised formats' products of scale and integer only that holds them exactly, so the
+text is the one of the file. transformers would otherwise unpack them anew at each start, the tokenizer included.
+"""
+
+import contextlib
+import fcntl
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from safetensors.torch import save_file
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from specdec.model.fingerprint import file_digest
+from specdec.model.refusal import ModelRefused, refuse_unsupported
+
+CONVERSION = 1  # raise it when what is written changes: folders of older numbers are left alone
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+# Vocabularies whose merges were learned with every digit apart, by tokenizer.ggml.pre (as in llama.cpp);
+# transformers' converter does not know them.
+DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
+
+
+def cache_folder() -> Path:
+    """Return where unpacked models are kept: ``$XDG_CACHE_HOME/specdec``, by default ``~/.cache/specdec``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
+
+
+def converted_folder(path: Path) -> Path:
+    """Return the safetensors folder of a GGUF file, written when it is not there yet.
+
+    Safe when several processes ask at once: one writes, beside the final place, the others wait.
+
+    Args:
+        path: the GGUF file.
+
+    Raises:
+        ModelRefused: the file cannot be read, or the model cannot be served.
+    """
+    folder = cache_folder() / f"{path.stem}-{file_digest(path).hex()[:12]}-{CONVERSION}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():
+            _write_beside(path, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_beside(path: Path, folder: Path) -> None:
+    """Convert into a temporary folder that takes the final name only when it is complete."""
+    sys.stderr.write(f"unpacking {path.name} into {folder} (once; about half a minute)\n")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        written = Path(temporary) / "model"
+        written.mkdir()
+        try:
+            _convert(path, written)
+        except ModelRefused:
+            raise
+        except (OSError, ValueError, KeyError, NotImplementedError) as error:
+            raise ModelRefused(f"{path} cannot be unpacked: {error}") from error
+        written.rename(folder)
+
+
+def _convert(path: Path, folder: Path) -> None:
+    """Write config.json, model.safetensors, generation_config.json and the tokenizer's files."""
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the weights written here are plain
+    refuse_unsupported(str(path), config)
+    with torch.device("meta"):  # the names of its parameters are all that is needed of it
+        network = AutoModelForCausalLM.from_config(config)
+    weights = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=network)["tensors"]
+    save_file({name: tensor.float().contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    config.dtype = "float32"
+    config.architectures = [type(network).__name__]
+    config.save_pretrained(folder)
+    GenerationConfig(**{name: getattr(config, name) for name in SPECIAL_IDS}).save_pretrained(folder)
+    _tokenizer(path).save_pretrained(folder)
+
+
+def _tokenizer(path: Path) -> Any:
+    """Return the file's tokenizer, its chat template with it."""
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    field = gguf.GGUFReader(path).get_field("tokenizer.ggml.pre")
+    if field is not None and field.contents() in DIGITS_APART:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    return tokenizer

@@ -1,0 +1,80 @@
+"""Caches of one session each: they grow in steps and are cut by setting a length."""
+
+import torch
+
+STEP = 256  # tokens; doubling would leave up to half of a long session's memory unused
+
+
+class SteppedCache:
+    """Length and capacity of a cache, whatever it holds.
+
+    Attributes:
+        length: tokens held.
+        capacity: tokens that room is allocated for, a multiple of STEP.
+    """
+
+    def __init__(self) -> None:
+        """Start empty, with nothing allocated."""
+        self.length = 0
+        self.capacity = 0
+
+    def cut(self, length: int) -> None:
+        """Forget everything from length on, in O(1).
+
+        Raises:
+            ValueError: length is not between 0 and the present one.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"a cache of {self.length} tokens cannot be cut to {length}")
+        self.length = length
+
+    def capacity_for(self, length: int) -> int:
+        """Return the capacity that holding length tokens needs, never below the present one."""
+        return max(self.capacity, -(-length // STEP) * STEP)
+
+    def reserve(self, length: int) -> None:
+        """Make length tokens fit from the next append on."""
+        self.capacity = self.capacity_for(length)
+
+
+class TensorCache(SteppedCache):
+    """Keys and values of one session: a pair of [key-value heads, capacity, head size] tensors a layer."""
+
+    def __init__(self) -> None:
+        """Start empty, with nothing allocated."""
+        super().__init__()
+        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @property
+    def layer_count(self) -> int:
+        """Number of layers that have appended something."""
+        return len(self._layers)
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write a layer's keys and values behind what is held; the length moves when the pass ends, not here.
+
+        Args:
+            layer: index of the layer; layers come in order.
+            keys: [key-value heads, n, head size].
+            values: [key-value heads, n, value size].
+
+        Returns:
+            Views of the layer's keys and values, [key-value heads, length + n, size] each.
+        """
+        if layer == len(self._layers):
+            self._layers.append((self._grown(keys[:, :0]), self._grown(values[:, :0])))
+        held_keys, held_values = self._layers[layer]
+        if held_keys.shape[1] < self.capacity:
+            held_keys, held_values = self._layers[layer] = (self._grown(held_keys), self._grown(held_values))
+        stop = self.length + keys.shape[1]
+        held_keys[:, self.length : stop] = keys
+        held_values[:, self.length : stop] = values
+        return held_keys[:, :stop], held_values[:, :stop]
+
+    def _grown(self, held: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the present capacity that begins with the held tokens."""
+        heads, room, size = held.shape
+        kept = min(room, self.length)
+        grown = held.new_empty((heads, self.capacity, size))
+        grown[:, :kept] = held[:, :kept]
+        return grown

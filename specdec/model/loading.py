@@ -1,0 +1,184 @@
+"""Loads what a person names as a model; refuses early, with a message that says why, what cannot be served."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+
+from specdec.model.agreement import check_agreement
+from specdec.model.attention import RAGGED
+from specdec.model.causal_lm import CausalLM
+from specdec.model.checkpoint import Checkpoint, find_checkpoint, split_layers
+from specdec.model.description import ModelDescription
+from specdec.model.fingerprint import model_fingerprint
+from specdec.model.language_model import LanguageModel
+from specdec.model.refusal import ModelRefused, refuse_unsupported
+from specdec.model.synthetic import PREFIX, SyntheticModel
+from specdec.model.vocabulary import real_size, vocabulary_fingerprint
+
+AUTO = "auto"
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+# What generation_config.json may write of SamplingParams; the temperature has a rule of its own.
+WRITTEN_DEFAULTS = ("top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageModel:
+    """Load a model.
+
+    Args:
+        model: a hub id, a folder, a .gguf file, ``embedded:smollm2``, ``layers:N:MODEL`` (the first N layers of any of
+            these with its final norm and head) or ``synthetic:…``.
+        device: a torch device, or "auto": CUDA where there is one, else the CPU.
+        dtype: "float32", "float64", "bfloat16", "float16", or "auto": float32 on the CPU, elsewhere the checkpoint's.
+            Synthetic models: "float64" (also for "auto") or "float32".
+
+    Returns:
+        The model, ready to serve, with its description.
+
+    Raises:
+        ModelRefused: there is no such model, device or dtype, or the model cannot be served.
+    """
+    place = _device(device)
+    if dtype != AUTO and dtype not in DTYPES:
+        raise ModelRefused(f"dtype {dtype!r}: there are auto, {', '.join(DTYPES)}")
+    if model.startswith(PREFIX):
+        return _synthetic(model, place, dtype)
+    layers, location = split_layers(model)
+    checkpoint = find_checkpoint(location)
+    _quieten()
+    config = _config(model, checkpoint, layers)
+    network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place))
+    loaded = CausalLM(network.to(place).eval(), _describe(model, checkpoint, network, layers))
+    check_agreement(loaded)
+    return loaded
+
+
+def _device(name: str) -> torch.device:
+    if name == AUTO:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelRefused(f"device {name!r}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _auto_dtype(device: torch.device) -> str:
+    return "float32" if device.type == "cpu" else AUTO
+
+
+def _synthetic(model: str, device: torch.device, dtype: str) -> SyntheticModel:
+    if dtype not in (AUTO, "float64", "float32"):
+        raise ModelRefused(f"{model}: a synthetic model is float64 or float32, not {dtype}")
+    return SyntheticModel(model, device, DTYPES.get(dtype, torch.float64))
+
+
+def _quieten() -> None:
+    """Keep progress bars and reports off stderr, which carries the services' log lines; what matters raises."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def _config(model: str, checkpoint: Checkpoint, layers: int | None) -> Any:
+    """Read the configuration, refuse what cannot be served, and keep the first layers where asked to."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelRefused(f"{model}: its configuration cannot be read: {error}") from error
+    refuse_unsupported(model, config)
+    if layers is not None:
+        text = config.get_text_config(decoder=True)
+        if not 1 <= layers <= text.num_hidden_layers:
+            raise ModelRefused(f"{model}: it has {text.num_hidden_layers} layers; N lies between 1 and that")
+        text.num_hidden_layers = layers
+        if getattr(text, "layer_types", None):
+            text.layer_types = text.layer_types[:layers]
+    return config
+
+
+def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any:
+    """Read the weights into the network, all of them: one that is not in the checkpoint would be random."""
+    loader: Any = transformers.AutoModelForCausalLM  # typed as if it never returned the report
+    try:
+        network, report = loader.from_pretrained(
+            checkpoint.folder,
+            config=config,
+            dtype=DTYPES.get(dtype, dtype),
+            attn_implementation=RAGGED,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelRefused(f"{model}: its weights cannot be read: {error}") from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise ModelRefused(f"{model}: the checkpoint lacks {len(missing)} weights, {missing[0]} among them")
+    return network
+
+
+def _describe(model: str, checkpoint: Checkpoint, network: Any, layers: int | None) -> ModelDescription:
+    vocabulary = _vocabulary(model, checkpoint)
+    size = real_size(vocabulary, network.get_output_embeddings().weight.shape[0])
+    config, generation = checkpoint.written("config.json"), checkpoint.written("generation_config.json")
+    dtype = str(network.dtype).removeprefix("torch.")
+    variant = "" if layers is None else f"layers:{layers}"
+    return ModelDescription(
+        name=model,
+        model_fingerprint=model_fingerprint(config, checkpoint.weight_files, dtype, variant),
+        vocabulary_fingerprint=vocabulary_fingerprint(vocabulary, size),
+        vocabulary_size=size,
+        context_length=context_length(network.config.get_text_config(decoder=True)),
+        eos_token_ids=eos_token_ids(generation, network.config.get_text_config(decoder=True), size),
+        tokenizer=checkpoint.tokenizer,
+        default_sampling_params=written_sampling_params(generation),
+    )
+
+
+def _vocabulary(model: str, checkpoint: Checkpoint) -> dict[str, int]:
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelRefused(f"{model}: its tokenizer cannot be read: {error}") from error
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return vocabulary
+
+
+def context_length(text_config: Any) -> int:
+    """Return how many tokens a session may hold.
+
+    With longrope the rotary frequencies of a whole pass change when its longest position crosses the original context;
+    no session may change another's numbers, so such a model ends there.
+    """
+    longest: int = text_config.max_position_embeddings
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        return min(longest, rope.get("original_max_position_embeddings") or longest)
+    return longest
+
+
+def eos_token_ids(generation: Mapping[str, Any], text_config: Any, size: int) -> tuple[int, ...]:
+    """Return the tokens that end an answer: generation_config.json's, and where it is silent the configuration's."""
+    ids = generation.get("eos_token_id", getattr(text_config, "eos_token_id", None))
+    listed = ids if isinstance(ids, list) else [ids]
+    return tuple(token for token in listed if token is not None and token < size)
+
+
+def written_sampling_params(generation: Mapping[str, Any]) -> dict[str, float]:
+    """Return the sampling parameters that generation_config.json writes, by names of ``SamplingParams`` fields.
+
+    Only what is written counts, not what transformers would fill in. The temperature counts with ``do_sample`` alone
+    (1 when not written, which is what do_sample then means); without it the model is meant to be greedy.
+    """
+    written = {name: generation[name] for name in WRITTEN_DEFAULTS if generation.get(name) is not None}
+    if generation.get("do_sample"):
+        temperature = generation.get("temperature")
+        written["temperature"] = 1.0 if temperature is None else temperature
+    return written
