@@ -55,6 +55,8 @@ class Fleet:
                     self._admit_drafts()
                 finally:
                     await set_serving(self._problem() is None)
+                    await self.targets.announce()
+                    await self.drafts.announce()
 
         self.targets.start(decide)
         self.drafts.start(decide)

@@ -72,6 +72,7 @@ class _Clients:
         held = self._acknowledged.get(session.session_id)
         if held is None or held.address != replica.address:
             held = Acknowledged(replica.address)
+        session.replicas[self._replicas.service] = replica.address  # from now on it may hold something to release
         try:
             response = await self._send(replica, make_request(held.prefix(session)))
         except PrefixMissing:
@@ -79,7 +80,6 @@ class _Clients:
             response = await self._send(replica, make_request(held.prefix(session)))
         held.cached_length = response.cached_length
         self._acknowledged[session.session_id] = held
-        session.replicas[self._replicas.service] = replica.address
         return response
 
     async def _send(self, replica: Replica, request: Any) -> Any:

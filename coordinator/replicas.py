@@ -112,6 +112,11 @@ class Replicas:
         async with asyncio.timeout(seconds), self._changes:
             await self._changes.wait_for(condition)
 
+    async def announce(self) -> None:
+        """Let everybody who waits look again: a decision was made."""
+        async with self._changes:
+            self._changes.notify_all()
+
     def lost(self, replica: Replica) -> None:
         """Take a replica whose call failed as away until it says otherwise."""
         logger.warning("replica is away", service=self.service, address=replica.address)
@@ -125,14 +130,14 @@ class Replicas:
 
     async def _keep_following(self, replica: Replica) -> None:
         while True:
-            await self._tell()
+            await self._decide()
             try:
                 await self._watch(replica)
             except (grpc.aio.AioRpcError, SpecdecError, OSError, ValueError) as error:
                 log = logger.debug if isinstance(error, grpc.aio.AioRpcError) else logger.warning
                 log("replica does not answer", service=self.service, address=replica.address, why=str(error))
             replica.model = None
-            await self._tell()
+            await self._decide()
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _watch(self, replica: Replica) -> None:
@@ -142,12 +147,7 @@ class Replicas:
             serving = status.status == health_pb2.HealthCheckResponse.SERVING
             model = await _ask_model(replica) if serving else None
             replica.model, replica.refusal = model, None
-            await self._tell()
-
-    async def _tell(self) -> None:
-        await self._decide()
-        async with self._changes:
-            self._changes.notify_all()
+            await self._decide()
 
 
 async def _decide_nothing() -> None:

@@ -34,7 +34,7 @@ DRAIN_SHARE = 0.8  # of the drain time is for answers to end by themselves
 PRINCIPAL = ""  # whose sessions these are: nobody's in particular, without authentication
 
 
-class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):  # type: ignore[misc]  # generated, untyped
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Generates text."""
 
     def __init__(self, settings: CoordinatorSettings, fleet: Fleet, store: SessionStore, metrics: Metrics) -> None:
@@ -65,19 +65,21 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):  # type
         with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
             served = await self._fleet.served(self._settings.peer_wait_seconds)
             session = await open_session(request, PRINCIPAL, served, self._store)
-        _describe(session, served)
+        trace.get_current_span().set_attributes({names.SESSION: session.session_id, names.MODEL: served.model.name})
         answer = _begin(session, served)
         texts = answer.take(session.answer)
         if request.HasField("resume_from"):
             missed = _missed(session, texts, request.resume_from)
             if missed.token_ids or missed.ending:
                 yield to_response(session, missed)
-        if session.finish_reason is None:
-            measurement = Measurement(self._metrics, session, started)
-            async for event in self._events(session, answer, served):
-                measurement.observe(event)
-                yield to_response(session, event)
-        _describe_ending(session)
+        try:
+            if session.finish_reason is None:
+                measurement = Measurement(self._metrics, session, started)
+                async for event in self._events(session, answer, served):
+                    measurement.observe(event)
+                    yield to_response(session, event)
+        finally:
+            _describe_usage(session)
 
     async def GetSession(  # noqa: N802
         self,
@@ -198,11 +200,7 @@ def _missed(session: Session, texts: list[str], index: int) -> Event:
     )
 
 
-def _describe(session: Session, served: Served) -> None:
-    trace.get_current_span().set_attributes({names.SESSION: session.session_id, names.MODEL: served.model.name})
-
-
-def _describe_ending(session: Session) -> None:
+def _describe_usage(session: Session) -> None:
     usage = session.usage
     trace.get_current_span().set_attributes(
         {

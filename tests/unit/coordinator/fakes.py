@@ -1,6 +1,7 @@
 """A draft, a target and a store in memory for the loop: the target's text is fixed, the draft knows it or not."""
 
 import asyncio
+from collections import defaultdict
 from dataclasses import replace
 
 from coordinator.answer import Answer
@@ -23,9 +24,11 @@ class Timeline:
     def __init__(self):
         self.events = []
         self.gates = {}
+        self.passed = defaultdict(asyncio.Event)
 
     async def pass_by(self, name):
         self.events.append(name)
+        self.passed[name].set()
         if name in self.gates:
             await self.gates[name].wait()
 
@@ -33,8 +36,7 @@ class Timeline:
         self.gates[name] = asyncio.Event()
 
     async def reached(self, name):
-        while name not in self.events:
-            await asyncio.sleep(0)
+        await self.passed[name].wait()
 
 
 class FakeTarget:
@@ -85,7 +87,6 @@ class FakeStore:
         self.tokens = list(session.tokens)
         self.finish_reason = None
         self.interrupted = False
-        self.renewals = 0
         self.errors = []
 
     async def commit(self, session):
@@ -98,7 +99,7 @@ class FakeStore:
         self.tokens, self.finish_reason = tokens, finish
 
     async def renew(self, session):
-        self.renewals += 1
+        await self.timeline.pass_by("renew")
         if session.fence != self.fence:
             raise StaleFence("taken over")
 

@@ -183,8 +183,7 @@ async def test_the_lease_is_renewed_and_its_loss_ends_the_answer():
     world = World(TEXT, renew_seconds=0.001)
     world.timeline.hold("verify 0")
     running = asyncio.create_task(world.run())
-    while world.store.renewals < 2:
-        await asyncio.sleep(0.001)
+    await world.timeline.reached("renew")
     await world.store.resume("s", "", "f" * 32, above=0)
     with pytest.raises(StaleFence):
         await running
