@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 
 # A hub id, a folder, embedded:smollm2, synthetic:…, or layers:N:MODEL for the first N layers of MODEL.
 TARGET := embedded:smollm2
-DRAFT = layers:12:$(TARGET)
+DRAFT = layers:26:$(TARGET)
 PROMPT :=
 export PROMPT
 # One thread a process: the tests run several at once.

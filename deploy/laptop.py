@@ -14,7 +14,7 @@ from deploy.process import StartFailed
 from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in
 
 DEFAULT_TARGET = "embedded:smollm2"
-DEFAULT_DRAFT = "layers:12:embedded:smollm2"
+DEFAULT_DRAFT = "layers:26:embedded:smollm2"
 DEFAULT_PROMPT = "Why is the sky blue? Explain it to a child."
 UP_PORTS = Ports(
     calls={"coordinator": 50051, "draft": 50052, "target": 50053},
