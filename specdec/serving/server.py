@@ -39,7 +39,7 @@ SERVER_OPTIONS = (
     *_MESSAGE_LIMITS,
     *_KEEPALIVE,
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),  # below the clients' 30 s, or they are sent away
+    ("grpc.http2.min_ping_interval_without_data_ms", 20_000),  # below the clients' 30 s, or they are sent away
     ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
 )
 
