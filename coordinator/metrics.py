@@ -64,7 +64,8 @@ class Measurement:
         self._first = 0.0
         self._first_tokens = 0
         self._tokens = 0
-        metrics.prompt_tokens.inc(session.prompt_length)
+        if session.usage.rounds == 0:  # not when an answer is resumed
+            metrics.prompt_tokens.inc(session.prompt_length)
 
     def observe(self, event: Event) -> None:
         """Count an event that is about to be shown; one that repeats what was committed before counts for nothing."""

@@ -53,7 +53,11 @@ async def _create(
         model_fingerprint=served.model.model_fingerprint,
         usage=Usage(prompt_tokens=len(tokens)),
     )
-    await store.create(session)
+    try:
+        await store.create(session)
+    except asyncio.CancelledError:  # it may have been created
+        await undisturbed(store.interrupt(session))
+        raise
     return session
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
 from contextvars import Context
 from typing import Any
 
@@ -68,14 +69,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         trace.get_current_span().set_attributes({names.SESSION: session.session_id, names.MODEL: served.model.name})
         answer = _begin(session, served)
         texts = answer.take(session.answer)
-        if request.HasField("resume_from"):
-            missed = _missed(session, texts, request.resume_from)
-            if missed.token_ids or missed.ending:
-                yield to_response(session, missed)
+        first = _missed(session, texts, request.resume_from) if request.HasField("resume_from") else None
         try:
-            if session.finish_reason is None:
+            async with aclosing(self._events(session, answer, served, first)) as events:
                 measurement = Measurement(self._metrics, session, started)
-                async for event in self._events(session, answer, served):
+                async for event in events:
                     measurement.observe(event)
                     yield to_response(session, event)
         finally:
@@ -120,8 +118,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         await stop(*self._generating)
         await asyncio.gather(*self._releasing)
 
-    async def _events(self, session: Session, answer: Answer, served: Served) -> AsyncIterator[Event]:
-        """Generate in a task of its own; when the reader leaves, it is cancelled and has given its claim up."""
+    async def _events(
+        self, session: Session, answer: Answer, served: Served, first: Event | None
+    ) -> AsyncGenerator[Event, None]:
+        """Give what a resuming client has missed, then generate the rest.
+
+        The generation is a task of its own; when the reader leaves, it is cancelled and has given its claim up.
+        """
+        if first is not None and first.ending is not None:
+            yield first
+            return
         waiting: asyncio.Queue[Event | None] = asyncio.Queue()
         room = asyncio.Semaphore(EVENTS_AHEAD)
 
@@ -132,6 +138,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         generating = self._start(session, answer, served, show)
         generating.add_done_callback(lambda _: waiting.put_nowait(None))
         try:
+            if first is not None and first.token_ids:
+                yield first
             while (event := await waiting.get()) is not None:
                 yield event
                 room.release()

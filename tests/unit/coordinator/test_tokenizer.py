@@ -136,10 +136,11 @@ def test_the_text_of_a_special_token_can_be_named(raw):
     assert tokenizer.detokenizer().feed(raw.eos_token_id) == ""
 
 
-def test_the_tokenizer_does_not_bring_torch_into_the_process(tmp_path):
+def test_the_coordinators_process_holds_no_torch(tmp_path):
     MAKERS["byte level"].save_pretrained(tmp_path)
     program = (
         "import sys\n"
+        "import coordinator.__main__\n"
         "from coordinator.tokenizer import load_tokenizer\n"
         f"tokenizer = load_tokenizer({str(tmp_path)!r})\n"
         "ids = tokenizer.encode_chat([{'role': 'user', 'content': 'hi'}], [])\n"
