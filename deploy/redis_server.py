@@ -44,7 +44,7 @@ def _launch(process: LoggedProcess, data: Path, port: int) -> PidRecord:
     listen = ["--bind", HOST, "--port", str(port)]
     process.start([_program(), *listen, "--dir", str(data), "--appendonly", "yes", "--save", ""], {})
     with redis.Redis(host=HOST, port=port, socket_timeout=CALL_SECONDS) as connection:
-        process.wait_until(lambda: _answers(connection), START_SECONDS, "answering")
+        process.wait_until(lambda: _answers(connection, process.record()), START_SECONDS, "answering")
     return process.remember_ports(port, 0)
 
 
@@ -62,7 +62,8 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _answers(connection: redis.Redis) -> bool:
+def _answers(connection: redis.Redis, record: PidRecord | None) -> bool:
+    """Tell whether Redis answers, and as the process meant: a taken port answers as another."""
     with suppress(redis.RedisError):
-        return bool(connection.ping())
+        return record is not None and int(connection.info("server")["process_id"]) == record.pid
     return False
