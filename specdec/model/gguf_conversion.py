@@ -11,23 +11,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import gguf
 import torch
 from safetensors.torch import save_file
-from tokenizers import pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from specdec.model.fingerprint import file_digest
+from specdec.model.gguf_tokenizer import read_tokenizer
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 
 CONVERSION = 1  # raise it when what is written changes: folders of older numbers are left alone
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-# Vocabularies whose merges were learned with every digit apart, by tokenizer.ggml.pre (as in llama.cpp);
-# transformers' converter does not know them.
-DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
 
 
 def cache_folder() -> Path:
@@ -72,8 +67,6 @@ def _write_beside(path: Path, folder: Path) -> None:
         written.mkdir()
         try:
             _convert(path, written)
-        except ModelRefused:
-            raise
         except (OSError, ValueError, KeyError, NotImplementedError) as error:
             raise ModelRefused(f"{path} cannot be unpacked: {error}") from error
         written.rename(folder)
@@ -93,15 +86,4 @@ def _convert(path: Path, folder: Path) -> None:
     config.architectures = [type(network).__name__]
     config.save_pretrained(folder)
     GenerationConfig(**{name: getattr(config, name) for name in SPECIAL_IDS}).save_pretrained(folder)
-    _tokenizer(path).save_pretrained(folder)
-
-
-def _tokenizer(path: Path) -> Any:
-    """Return the file's tokenizer, its chat template with it."""
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    field = gguf.GGUFReader(path).get_field("tokenizer.ggml.pre")
-    if field is not None and field.contents() in DIGITS_APART:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    return tokenizer
+    read_tokenizer(path).save_pretrained(folder)

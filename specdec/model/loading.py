@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from specdec.model.agreement import check_agreement
 from specdec.model.attention import RAGGED
@@ -53,8 +54,9 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageMod
     checkpoint = find_checkpoint(location)
     _quieten()
     config = _config(model, checkpoint, layers)
+    vocabulary = _vocabulary(model, checkpoint)
     network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place))
-    loaded = CausalLM(network.to(place).eval(), _describe(model, checkpoint, network, layers))
+    loaded = CausalLM(network.to(place).eval(), _describe(model, checkpoint, vocabulary, network, layers))
     check_agreement(loaded)
     return loaded
 
@@ -116,7 +118,7 @@ def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelRefused(f"{model}: its weights cannot be read: {error}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
@@ -124,8 +126,9 @@ def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any
     return network
 
 
-def _describe(model: str, checkpoint: Checkpoint, network: Any, layers: int | None) -> ModelDescription:
-    vocabulary = _vocabulary(model, checkpoint)
+def _describe(
+    model: str, checkpoint: Checkpoint, vocabulary: Mapping[str, int], network: Any, layers: int | None
+) -> ModelDescription:
     size = real_size(vocabulary, network.get_output_embeddings().weight.shape[0])
     config, generation = checkpoint.written("config.json"), checkpoint.written("generation_config.json")
     dtype = str(network.dtype).removeprefix("torch.")
@@ -143,8 +146,9 @@ def _describe(model: str, checkpoint: Checkpoint, network: Any, layers: int | No
 
 
 def _vocabulary(model: str, checkpoint: Checkpoint) -> dict[str, int]:
+    """Read tokenizer.json, through the class the coordinator uses: AutoTokenizer adds tokens to some models' files."""
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(checkpoint.folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelRefused(f"{model}: its tokenizer cannot be read: {error}") from error
     vocabulary: dict[str, int] = tokenizer.get_vocab()

@@ -8,7 +8,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 FULL_ATTENTION = "full_attention"
 
 
-class ModelRefused(ValueError):
+class ModelRefused(Exception):
     """The model cannot be found, read or served; the message says why and what would do."""
 
 

@@ -1,0 +1,58 @@
+"""Reads a GGUF file's tokenizer, with exactly the tokens that the file gives a meaning."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+# Vocabularies whose merges were learned with every digit apart, by tokenizer.ggml.pre (as in llama.cpp);
+# transformers' converter does not know them.
+DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
+
+
+def read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer and chat template of a GGUF file.
+
+    transformers converts it; what its converter gets wrong for the sake of one class for many files is put right:
+    tokens it adds by itself and names of padded rows are dropped, digits stand apart where they did in training.
+
+    Args:
+        path: the GGUF file.
+
+    Raises:
+        ValueError: the tokenizer is of a kind that cannot be converted.
+    """
+    converted = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    reader = gguf.GGUFReader(path)
+    known = _known_ids(reader)
+    backend = _restricted(converted.backend_tokenizer, known)
+    before = reader.get_field("tokenizer.ggml.pre")
+    if before is not None and before.contents() in DIGITS_APART:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    texts = {name: getattr(converted, name) for name in NAMED_TOKENS}
+    named = {name: text for name, text in texts.items() if text and backend.token_to_id(text) is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=converted.chat_template, **named)
+
+
+def _known_ids(reader: Any) -> set[int]:
+    """Return the ids that mean something: those the file names and does not mark as unused padding."""
+    ids = set(range(len(reader.get_field("tokenizer.ggml.tokens").data)))
+    kinds = reader.get_field("tokenizer.ggml.token_type")
+    if kinds is not None:
+        ids -= {token for token, kind in enumerate(kinds.contents()) if kind == gguf.TokenType.UNUSED}
+    return ids
+
+
+def _restricted(tokenizer: Tokenizer, ids: set[int]) -> Tokenizer:
+    """Return a tokenizer that knows only these ids."""
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] in ids]
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {text: token for text, token in vocabulary.items() if token in ids}
+    return Tokenizer.from_str(json.dumps(content))
