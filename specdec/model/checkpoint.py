@@ -18,6 +18,7 @@ EMBEDDED_PREFIX = "embedded:"
 LAYERS = re.compile(r"layers:(\d+):(.+)")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+HUB_COPIES = ["consolidated*", "*/*"]  # the same weights once more, in other layouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def _in_folder(folder: Path) -> Checkpoint:
 
 def _from_hub(hub_id: str) -> Checkpoint:
     try:
-        folder = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES))
+        folder = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES, ignore_patterns=HUB_COPIES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelRefused(f"{hub_id}: no such folder here, and not to be had from the hub: {reason}") from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +27,4 @@ class ModelDescription:
     context_length: int
     eos_token_ids: tuple[int, ...]
     tokenizer: str
-    default_sampling_params: Mapping[str, float] = field(default_factory=dict)
+    default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
