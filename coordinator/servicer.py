@@ -66,7 +66,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
             served = await self._fleet.served(self._settings.peer_wait_seconds)
             session = await open_session(request, PRINCIPAL, served, self._store)
-        trace.get_current_span().set_attributes({names.SESSION: session.session_id, names.MODEL: served.model.name})
+        _describe_request(request, session, served)
         answer = _begin(session, served)
         texts = answer.take(session.answer)
         first = _missed(session, texts, request.resume_from) if request.HasField("resume_from") else None
@@ -205,6 +205,18 @@ def _missed(session: Session, texts: list[str], index: int) -> Event:
         sources=[TokenSource(source) for source in session.sources[session.prompt_length + index :]],
         logprobs=repeated_logprobs(tokens) if session.params.logprobs is not None else (),
         ending=ending,
+    )
+
+
+def _describe_request(request: generation_pb2.GenerateRequest, session: Session, served: Served) -> None:
+    trace.get_current_span().set_attributes(
+        {
+            names.OPERATION: "chat" if request.messages else "text_completion",
+            names.PROVIDER: "specdec",
+            names.MODEL: served.model.name,
+            names.SESSION: session.session_id,
+            names.VERIFICATION: session.speculation.verification.name,
+        }
     )
 
 

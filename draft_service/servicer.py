@@ -2,14 +2,18 @@
 
 from typing import Any
 
+from opentelemetry import trace
+
 from draft_service.drafting import Draft, DraftLimits
 from draft_service.settings import DraftSettings
+from specdec.proposal import Proposal
+from specdec.serving import names
 from specdec.serving.model_server import ModelServicer, answer_timings
 from specdec.v1 import draft_pb2, draft_pb2_grpc
 from specdec.wire import params_from_message, prefix_from_message, proposal_to_message, verification_from_message
 
 
-class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):  # type: ignore[misc]  # generated, untyped
+class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
     """Proposes."""
 
     settings: DraftSettings
@@ -25,8 +29,16 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):  # type
             limits=self._limits(),
         )
         answer = await self.engine.run(draft)
+        proposal: Proposal = answer.result
+        trace.get_current_span().set_attributes(
+            {
+                names.SESSION: draft.prefix.session_id,
+                names.VERIFICATION: draft.verification.name,
+                names.GAMMA: proposal.gamma,
+            }
+        )
         return draft_pb2.ProposeResponse(
-            proposal=proposal_to_message(answer.result),
+            proposal=proposal_to_message(proposal),
             cached_length=answer.cached_length,
             reused_length=answer.reused_length,
             timings=answer_timings(answer),

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from opentelemetry import trace
+
+from specdec.serving import names
 from specdec.serving.model_server import ModelServicer, answer_timings
 from specdec.v1 import common_pb2, target_pb2, target_pb2_grpc
 from specdec.wire import params_from_message, prefix_from_message, proposal_from_message, verification_from_message
 from target_service.verifying import Decision, TargetLimits, Verify
 
 
-class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):  # type: ignore[misc]  # generated, untyped
+class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):
     """Verifies."""
 
     async def Verify(self, request: target_pb2.VerifyRequest, context: Any) -> target_pb2.VerifyResponse:  # noqa: N802, ARG002
@@ -24,6 +27,7 @@ class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):  # t
         )
         answer = await self.engine.run(call)
         decision: Decision = answer.result
+        _describe(call, decision)
         return target_pb2.VerifyResponse(
             accept_index=decision.accept_index,
             next_token=decision.next_token,
@@ -47,3 +51,17 @@ class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):  # t
             context_length=self.model.context_length,
             end_token_ids=self.model.description.eos_token_ids,
         )
+
+
+def _describe(call: Verify, decision: Decision) -> None:
+    """Write onto the current span what was verified and what became of it."""
+    gamma = call.proposal.gamma
+    trace.get_current_span().set_attributes(
+        {
+            names.SESSION: call.prefix.session_id,
+            names.VERIFICATION: call.verification.name,
+            names.GAMMA: gamma,
+            names.ACCEPT_INDEX: decision.accept_index,
+            names.TRIMMED_TOKENS: gamma - decision.accept_index,
+        }
+    )

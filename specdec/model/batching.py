@@ -15,6 +15,7 @@ from specdec.model.pass_clock import PassClock
 from specdec.model.schedule import share_tokens
 from specdec.model.session_caches import SessionCaches
 from specdec.model.work import Advance, Done, Feed, Outcome
+from specdec.serving import names
 
 _logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("specdec.model")
@@ -216,6 +217,6 @@ def _forward_span(batch: Sequence[tuple[Call, int]]) -> Iterator[None]:
     if not links:
         yield
         return
-    sizes = {"specdec.batch_size": len(batch), "specdec.fed_tokens": sum(count for _, count in batch)}
-    with _tracer.start_as_current_span("forward", Context(), kind=SpanKind.INTERNAL, links=links, attributes=sizes):
+    sizes = {names.BATCH_SIZE: len(batch), names.FED_TOKENS: sum(count for _, count in batch)}
+    with _tracer.start_as_current_span(names.SPAN_FORWARD, Context(), SpanKind.INTERNAL, sizes, links):
         yield
