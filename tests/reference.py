@@ -37,7 +37,7 @@ class Reference:
         return (best[0] - best[1]).item()
 
     def assert_same(self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]) -> None:
-        """Compare token by token. Where they first differ, the two best logits must nearly tie; later tokens then may."""
+        """Compare token by token; where they first differ the two best logits must nearly tie."""
         if list(found) == list(expected):
             return
         at = next(

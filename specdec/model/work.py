@@ -60,9 +60,10 @@ class Work(Protocol):
 
 Outcome = Feed | Done | SpecdecError
 
-# Gets every work whose sequence is wholly fed, with its [rows, vocabulary] logits, and gives one outcome each, in
-# order. Runs on the engine's thread, batches on the device and ends with its one device-to-host copy.
-Advance = Callable[[Sequence[tuple[Work, torch.Tensor]]], list[Outcome]]
+# Gets every work whose sequence is wholly fed with its [rows, vocabulary] logits; gives one outcome each, in order.
+# Runs on the engine's thread, batches on the device and ends with its one device-to-host copy. Any: the works of an
+# engine are all of the one kind that its service makes.
+Advance = Callable[[Sequence[tuple[Any, torch.Tensor]]], list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from specdec.errors import InvalidParameter, NotReady
 from specdec.model.engine import Advance, Answer, Engine, EngineLimits
-from specdec.model.description import DescribedModel
-from specdec.model.language_model import Segment
+from specdec.model.language_model import LanguageModel, Segment
 from specdec.model.loading import load_model
 from specdec.serving import names, telemetry
 from specdec.serving.server import Server
@@ -69,9 +68,9 @@ class ModelServicer:
         """Prepare to answer NOT_READY."""
         self.settings = settings
         self._registry = registry
-        self._loaded: tuple[DescribedModel, Engine] | None = None
+        self._loaded: tuple[LanguageModel, Engine] | None = None
 
-    def start(self, model: DescribedModel, advance: Advance) -> None:
+    def start(self, model: LanguageModel, advance: Advance) -> None:
         """Begin to serve a model."""
         engine = Engine(model, advance, self.settings.engine_limits)
         engine.start()
@@ -84,7 +83,7 @@ class ModelServicer:
             await self._loaded[1].close()
 
     @property
-    def model(self) -> DescribedModel:
+    def model(self) -> LanguageModel:
         """The model.
 
         Raises:
@@ -118,7 +117,7 @@ class ModelServicer:
         return common_pb2.GetModelInfoResponse(
             model=common_pb2.ModelInfo(
                 name=description.name,
-                model_fingerprint=description.fingerprint,
+                model_fingerprint=description.model_fingerprint,
                 vocabulary_fingerprint=description.vocabulary_fingerprint,
                 vocabulary_size=description.vocabulary_size,
                 context_length=description.context_length,
@@ -129,7 +128,7 @@ class ModelServicer:
             )
         )
 
-    def _ready(self) -> tuple[DescribedModel, Engine]:
+    def _ready(self) -> tuple[LanguageModel, Engine]:
         if self._loaded is None:
             raise NotReady("the model is loading", retry_seconds=RETRY_LOADING_SECONDS)
         return self._loaded
@@ -191,11 +190,11 @@ def answer_timings(answer: Answer) -> common_pb2.ServerTimings:
     )
 
 
-def _load(settings: ModelServerSettings) -> DescribedModel:
+def _load(settings: ModelServerSettings) -> LanguageModel:
     logger.info("loading", model=settings.model)
     model = load_model(settings.model, settings.device, settings.dtype)
     model.forward([Segment(model.new_cache(), [0], 1)])  # the first pass is the slowest: nobody should wait for it
-    logger.info("loaded", model=model.name, fingerprint=model.fingerprint)
+    logger.info("loaded", model=model.name, fingerprint=model.description.model_fingerprint)
     return model
 
 

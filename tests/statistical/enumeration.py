@@ -6,8 +6,7 @@ Everything that decides is taken from the implementation: its p, its q, its acce
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 
 import torch
 
@@ -20,7 +19,12 @@ Rows = Callable[[tuple[int, ...]], torch.Tensor]  # committed and drafted tokens
 Residual = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-@dataclass(frozen=True, eq=False)
+def as_drawn(distribution: SparseDistribution) -> SparseDistribution:
+    """Report what was drawn from, as an honest draft does."""
+    return distribution
+
+
+@dataclass(frozen=True)
 class Rounds:
     """A way of running rounds, with the parts that a negative control replaces."""
 
@@ -30,12 +34,14 @@ class Rounds:
     gamma: int
     way: Verification
     residual: Residual = verification.residual_distribution
-    reported: Callable[[SparseDistribution], SparseDistribution] = staticmethod(lambda drawn: drawn)
+    reported: Callable[[SparseDistribution], SparseDistribution] = as_drawn
+    known: dict[tuple[int, tuple[int, ...]], Law] = field(default_factory=dict)
 
-    @cache
     def law(self, length: int, start: tuple[int, ...] = ()) -> Law:
         """Return the law of the first `length` tokens that rounds commit after `start`."""
-        result: Law = defaultdict(float)
+        if (length, start) in self.known:
+            return self.known[length, start]
+        result = self.known[length, start] = defaultdict(float)
         for tokens, probability in self._round(start).items():
             committed = start + tokens
             if len(committed) >= length:
