@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from coordinator.settings import CoordinatorSettings
+from deploy.system import MODULES, NAMES, processes_in
 from draft_service.settings import DraftSettings
 from target_service.settings import TargetSettings
 from tests.e2e.calls import Caller
@@ -22,18 +24,19 @@ README_ADDRESS = "localhost:50051"
 SERVICE = "specdec.v1.GenerationService"
 SECONDS = 120
 
+_HUB = "needs a hub"
 NOT_RUN = {
     "make test": "runs these tests",
-    "make verify": "takes long; `make help` and the marker of the same tests are all there is to it",
-    "make demo": "takes the embedded pair; test_system.py runs the same System, test_laptop.py the command's flags",
+    "make verify": "runs the long ones",
+    "make demo": "needs the embedded pair; what it runs is run below with a synthetic one",
     'make demo PROMPT="Write a haiku about the sea."': "as make demo",
-    "make demo DRAFT=Qwen/Qwen3-0.6B TARGET=Qwen/Qwen3-4B": "needs a hub, and as make demo",
-    "make up": "takes the fixed ports; test_system.py and test_laptop.py run what it runs",
+    "make demo DRAFT=Qwen/Qwen3-0.6B TARGET=Qwen/Qwen3-4B": _HUB,
+    "make up": "takes the fixed ports; what it runs is run below on free ones",
     "make down": "as make up",
-    "python -m target_service --model Qwen/Qwen3-4B --port 50053": "needs a hub; its flags are read below",
-    "python -m draft_service --model Qwen/Qwen3-0.6B --port 50052": "needs a hub; its flags are read below",
+    "python -m target_service --model Qwen/Qwen3-4B --port 50053": _HUB,
+    "python -m draft_service --model Qwen/Qwen3-0.6B --port 50052": _HUB,
     "python -m coordinator --port 50051 --redis-url redis://localhost:6379/0 --target-addresses localhost:50053"
-    " --draft-addresses localhost:50052": "takes the fixed ports; its flags are read below",
+    " --draft-addresses localhost:50052": "takes a fixed port",
 }
 # What a person types after a command that reads standard input.
 TYPED = {".venv/bin/specdec chat": "How do I make tea?\nAnd with milk?\n/exit\n"}
@@ -235,3 +238,38 @@ def test_the_flags_of_services_run_by_hand_are_theirs(settings):
     [command] = [each for each in COMMANDS if each.startswith(program)]
     loaded = settings.load(shlex.split(command.removeprefix(program)))
     assert loaded.port == settings.model_fields["port"].default
+
+
+SYNTHETIC = ("--target", "synthetic:seed=1", "--draft", "synthetic:seed=1,agreement=0.8")
+
+
+def laptop(folder, *arguments):
+    """Run what the make targets run, in another folder."""
+    command = [sys.executable, "-m", "deploy.laptop", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, timeout=SECONDS, text=True)
+
+
+def test_the_demo_answers_compares_and_leaves_nothing(tmp_path):
+    shown = laptop(tmp_path, "demo", *SYNTHETIC, "--prompt", "hello", "--", "--compare", "--max-new-tokens", "8")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.strip()
+    assert "speed-up" in shown.stderr
+    assert list(tmp_path.rglob("*")) == [tmp_path / ".run"]
+
+
+def test_up_leaves_a_system_that_answers_and_down_ends_it(tmp_path):
+    ports = [f"--{name}-port=0" for name in NAMES] + [f"--{name}-metrics-port=0" for name in MODULES]
+    try:
+        up = laptop(tmp_path, "up", *SYNTHETIC, *ports)
+        assert up.returncode == 0, up.stderr
+        pids = [process.record().pid for process in processes_in(tmp_path / ".run").values()]
+        again = laptop(tmp_path, "up", *SYNTHETIC, *ports)
+        assert "already up" in again.stdout
+        [command] = re.findall(r"^try  (.*)$", up.stdout, re.MULTILINE)
+        answered = subprocess.run(shlex.split(command), capture_output=True, timeout=SECONDS, text=True)
+        assert answer(answered.stdout)[-1]["usage"]["spec_accepted_tokens"] > 0
+    finally:
+        down = laptop(tmp_path, "down")
+    assert down.stdout == "ended coordinator, draft, target, redis\n"
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert laptop(tmp_path, "down").stdout == "nothing was running\n"
