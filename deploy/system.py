@@ -113,9 +113,7 @@ class System:
             for name in ("target", "draft"):
                 self._wait_serving(name)
             self.start_service("coordinator")
-            self.processes["coordinator"].wait_until(
-                self._draft_joined, self._seconds("coordinator"), "joined by the draft"
-            )
+            self.wait_joined()
         except BaseException:
             self.stop()
             raise
@@ -151,9 +149,18 @@ class System:
         self.processes[name].kill()
 
     def restart(self, name: str) -> None:
-        """End one process and start it again on the same ports."""
+        """End one process and start it again on the same ports; the others run, and work with it again afterwards."""
         self.stop_service(name)
         self.start_service(name)
+        self.wait_joined()
+
+    def wait_joined(self) -> None:
+        """Wait until the coordinator serves with the draft beside it.
+
+        Raises:
+            StartFailed: the coordinator ended, or the draft did not join in time.
+        """
+        self.processes["coordinator"].wait_until(self._draft_joined, JOIN_SECONDS, "joined by the draft")
 
     def address(self, name: str) -> str:
         """Return HOST:PORT of a process that has been started."""
