@@ -87,6 +87,7 @@ class Generation:
         self._policy = policy
         self._max_gamma = max_gamma
         self._first_round = session.usage.rounds
+        self._distrusted = False
 
     async def run(self, show: Show) -> None:
         """Generate to the end. When it fails or is cancelled the claim on the session is given up.
@@ -133,12 +134,19 @@ class Generation:
             with trace.use_span(span):
                 wanted = self._policy(self._session.usage)
                 gamma = within_answer(wanted, self._answer.remaining, self._max_gamma)
-                drafted = await self._parties.draft.propose(self._session, gamma) if gamma else Drafted()
-                drafted, verdict = await self._verify(drafted)
+                drafted, verdict = await self._verify(await self._propose(gamma))
         except BaseException:
             span.end()
             raise
         return Round(number, base_length, drafted, verdict), span
+
+    async def _propose(self, gamma: int) -> Drafted:
+        """Ask the draft, unless a proposal of it was refused: to use only those that pass would bias the law."""
+        if not gamma:
+            return Drafted()
+        if self._distrusted:
+            return Drafted(fallback=Fallback.INVALID_PROPOSAL)
+        return await self._parties.draft.propose(self._session, gamma)
 
     async def _verify(self, drafted: Drafted) -> tuple[Drafted, Verdict]:
         """Verify a proposal; the empty one instead when the target says that it was not drawn as it says."""
@@ -148,6 +156,7 @@ class Generation:
             if not drafted.gamma:
                 raise
             logger.warning("the target refused a proposal", session=self._session.session_id, why=error.message)
+            self._distrusted = True
             refused = replace(drafted, draft_tokens=(), proposal=None, fallback=Fallback.INVALID_PROPOSAL)
             return refused, await self._verify_claimed(None)
 
