@@ -35,6 +35,7 @@ class Metrics:
             "spec_decode_num_accepted_tokens_per_pos", "Draft tokens kept and emitted, by index.", ("position",)
         )
         self.fallbacks = counter("fallback_rounds", "Rounds that could have speculated and did not.", ("reason",))
+        self.residual_zero = counter("residual_zero", "Residuals without mass, which only rounding brings about.")
         self.prompt_tokens = counter("prompt_tokens", "Committed tokens before each answer.")
         self.generation_tokens = counter("generation_tokens", "Tokens emitted.")
         self.finished = counter("request_success", "Answers that came to their end.", ("finished_reason",))
@@ -74,6 +75,7 @@ class Measurement:
         metrics, drafted = self._metrics, event.round.drafted
         metrics.rounds.inc()
         metrics.generation_tokens.inc(len(event.token_ids))
+        metrics.residual_zero.inc(event.round.verdict.residual_zero)
         if drafted.fallback:
             metrics.fallbacks.labels(drafted.fallback.name.lower()).inc()
         if drafted.gamma:

@@ -224,6 +224,7 @@ def _verdict(response: target_pb2.VerifyResponse, proposal: common_pb2.Proposal 
         next_token=response.next_token,
         reused_length=response.reused_length,
         logprobs=list(response.logprobs),
+        residual_zero=response.residual_zero,
         seconds=seconds,
         timings=response.timings,
     )

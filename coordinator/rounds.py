@@ -54,6 +54,7 @@ class Verdict:
         next_token: the target's own token.
         reused_length: committed tokens it had in its cache.
         logprobs: one message a token of the round when asked for, else empty.
+        residual_zero: the residual had no mass, and the target's own distribution was used.
         seconds: what the call took.
         timings: where the time went inside the target server, or None.
     """
@@ -62,6 +63,7 @@ class Verdict:
     next_token: int
     reused_length: int
     logprobs: Sequence[Any] = ()
+    residual_zero: bool = False
     seconds: float = 0.0
     timings: Any = None
 
