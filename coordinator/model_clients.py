@@ -39,12 +39,12 @@ class _Clients:
         self._timeout = timeout
         self._acknowledged: dict[str, Acknowledged] = {}  # by session id
 
-    async def release(self, session: Session, *, keep_warm: bool) -> None:
+    async def release(self, session: Session, *, keep_length: int) -> None:
         """Give the session's cache up on its replica; one that is away or claimed by another has nothing to give."""
         self._acknowledged.pop(session.session_id, None)
         address = session.replicas.get(self._replicas.service)
         fence = fence_to_message(session.fence)
-        request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_warm=keep_warm)
+        request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_length=keep_length)
         for replica in self._replicas.usable():
             if replica.address == address:
                 try:

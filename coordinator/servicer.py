@@ -98,7 +98,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.DeleteSessionResponse:
         """End a session and free what it holds everywhere."""
         session = await self._store.delete(check_session_id(request.session_id), PRINCIPAL)
-        await self._release(session, keep_warm=False)
+        await self._release(session, keep_length=0)
         return generation_pb2.DeleteSessionResponse()
 
     async def GetModelInfo(  # noqa: N802
@@ -170,14 +170,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """Let the caches go, kept warm until a newcomer needs the room; off the way of the answer and of its trace."""
         self._draft.forget(session)
         self._target.forget(session)
-        release: Coroutine[Any, Any, None] = self._release(session, keep_warm=True)
+        release: Coroutine[Any, Any, None] = self._release(session, keep_length=session.length)
         task = asyncio.create_task(release, context=Context())
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, session: Session, *, keep_warm: bool) -> None:
+    async def _release(self, session: Session, *, keep_length: int) -> None:
         await asyncio.gather(
-            self._draft.release(session, keep_warm=keep_warm), self._target.release(session, keep_warm=keep_warm)
+            self._draft.release(session, keep_length=keep_length),
+            self._target.release(session, keep_length=keep_length),
         )
 
 

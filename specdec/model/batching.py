@@ -80,8 +80,8 @@ class Batching:
         self.waiting = held
 
     def _release(self, release: Release) -> None:
-        if release.keep_warm:
-            self.caches.get(release.session_id).released = True
+        if release.keep_length:
+            self.caches.get(release.session_id).give_up(release.keep_length)
         else:
             self.caches.drop(release.session_id)
         release.resolve(None)

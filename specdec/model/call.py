@@ -39,7 +39,7 @@ class Release(Settled):
 
     session_id: str
     fence: Fence
-    keep_warm: bool
+    keep_length: int
     future: "asyncio.Future[Any]"
 
 

@@ -153,13 +153,13 @@ class Engine:
         self._submit(Call(work, future, trace.get_current_span().get_span_context()))
         return await future
 
-    async def release(self, session_id: str, fence: Fence, keep_warm: bool) -> None:  # noqa: FBT001
+    async def release(self, session_id: str, fence: Fence, keep_length: int) -> None:
         """Give a session's cache up, after whatever still runs under the same fence.
 
         Args:
             session_id: unknown ones have nothing to give up.
             fence: ends calls under a lower one.
-            keep_warm: keep the cache until a newcomer needs its room, instead of freeing it now.
+            keep_length: leading tokens that stay cached until a newcomer needs the room; 0 frees all of it now.
 
         Raises:
             StaleFence: a higher fence has been seen.
@@ -167,7 +167,7 @@ class Engine:
         """
         self._admit(session_id, fence)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._submit(Release(session_id, fence, keep_warm, future))
+        self._submit(Release(session_id, fence, keep_length, future))
         await future
 
     def _admit(self, session_id: str, fence: Fence) -> None:

@@ -85,6 +85,11 @@ class SessionCache:
         """Keep what has been fed by a call that did not finish: as good as any other, since only content counts."""
         self.settle(self.cache.length, self._committed.length)
 
+    def give_up(self, keep: int) -> None:
+        """Make room for whoever needs it, and keep at most ``keep`` tokens, 1 or more, until then."""
+        self.settle(keep, self._committed.length)
+        self.released = True
+
     def _digest(self, length: int) -> bytes:
         if length == self._committed.length:
             return self._committed.digest()

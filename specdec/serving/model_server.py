@@ -108,7 +108,7 @@ class ModelServicer:
     async def Release(self, request: Any, context: Any) -> common_pb2.ReleaseResponse:  # noqa: N802, ARG002
         """Give a session's cache up."""
         session_id = check_session_id(request.session_id)
-        await self.engine.release(session_id, fence_from_message(request.fence), request.keep_warm)
+        await self.engine.release(session_id, fence_from_message(request.fence), request.keep_length)
         return common_pb2.ReleaseResponse()
 
     async def GetModelInfo(self, request: Any, context: Any) -> common_pb2.GetModelInfoResponse:  # noqa: N802, ARG002

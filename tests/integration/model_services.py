@@ -88,10 +88,10 @@ class FakeModel:
         return common_pb2.GetModelInfoResponse(model=self.info)
 
     async def Release(self, request, context):
-        self.released.append((request.session_id, request.keep_warm))
+        self.released.append((request.session_id, request.keep_length))
         await self.count("Release")
         self.fences[request.session_id] = fence_from_message(request.fence)
-        if not request.keep_warm:
+        if not request.keep_length:
             self.held.pop(request.session_id, None)
         return common_pb2.ReleaseResponse()
 

@@ -217,7 +217,7 @@ async def test_a_client_that_leaves_frees_the_session_and_stops_the_work(coordin
     await target.reached("Release", 1)
     session = await coordinator.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
     assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
-    assert target.released == [("s", True)]
+    assert target.released == [("s", len("hi"))]
 
 
 async def test_a_running_session_is_not_run_twice_but_resumed(coordinator, target):
@@ -241,8 +241,8 @@ async def test_a_running_session_is_not_run_twice_but_resumed(coordinator, targe
 async def test_a_deleted_session_is_freed_everywhere(coordinator, target, draft):
     await coordinator.generate(Request(session_id="s", prompt="hi", sampling_params=Params(max_new_tokens=3)))
     await coordinator.stub.DeleteSession(generation_pb2.DeleteSessionRequest(session_id="s"))
-    assert ("s", False) in target.released
-    assert ("s", False) in draft.released
+    assert ("s", 0) in target.released
+    assert ("s", 0) in draft.released
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await coordinator.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND

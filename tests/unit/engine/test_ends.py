@@ -71,7 +71,7 @@ async def test_higher_fence_ends_running_and_waiting_calls_and_late_results_are_
         old = await submitted(
             engine.run(VerifyWork(prefix_of([1, 2], claim=fence(1)))),
             engine.run(VerifyWork(prefix_of([1, 2], claim=fence(1)))),
-            engine.release("s", fence(1), keep_warm=False),
+            engine.release("s", fence(1), keep_length=0),
         )
         other = await submitted(engine.run(VerifyWork(prefix_of([5], "other", claim=fence(1)))))
         await arrived(gate)
@@ -83,7 +83,7 @@ async def test_higher_fence_ends_running_and_waiting_calls_and_late_results_are_
             assert ended.value.metadata == {"counter": "2", "owner": "b" * 32}
         assert (await new[0]).result == fresh_draft([1, 2], 3)
         assert (await other[0]).result == fresh_verdict([5])
-        for late in (engine.run(VerifyWork(prefix_of([1, 2]))), engine.release("s", fence(2, "a"), keep_warm=False)):
+        for late in (engine.run(VerifyWork(prefix_of([1, 2]))), engine.release("s", fence(2, "a"), keep_length=0)):
             with pytest.raises(StaleFence):
                 await late
 
@@ -109,13 +109,13 @@ async def test_result_that_was_on_its_way_when_the_higher_fence_came_is_discarde
 async def test_fence_outlives_the_cache():
     async with Running(HashModel()) as engine:
         await engine.run(VerifyWork(prefix_of([1, 2], claim=fence(3))))
-        await engine.release("s", fence(4), keep_warm=False)
+        await engine.release("s", fence(4), keep_length=0)
         assert engine.state.sessions <= 1
         with pytest.raises(StaleFence):
             await engine.run(VerifyWork(prefix_of([1, 2], claim=fence(3))))
         with pytest.raises(PrefixMissing):
             await engine.run(VerifyWork(prefix_of([1, 2], start=1, claim=fence(4))))
-        await engine.release("never heard of", fence(1), keep_warm=False)
+        await engine.release("never heard of", fence(1), keep_length=0)
 
 
 @pytest.mark.parametrize("error", [InvalidProposal("no", field="proposal"), ZeroDivisionError("broken")])
@@ -147,7 +147,7 @@ async def test_error_as_an_outcome_fails_that_call_only_and_bad_numbers_free_its
             assert results[1].result == fresh_verdict([7, 8])
             answer = await engine.run(VerifyWork(prefix_of([1, 2, 3], "bad")))
             assert answer.reused_length == kept
-            await engine.release("bad", fence(), keep_warm=False)
+            await engine.release("bad", fence(), keep_length=0)
 
 
 async def test_outcome_that_cannot_be_fed_fails_that_call_only():
@@ -199,7 +199,7 @@ async def test_full_queue_refuses_but_release_is_taken():
         with pytest.raises(QueueFull) as refused:
             await engine.run(VerifyWork(prefix_of([1], "s3")))
         assert refused.value.retry_seconds > 0
-        tasks += await submitted(engine.release("running", fence(), keep_warm=True))
+        tasks += await submitted(engine.release("running", fence(), keep_length=1000))
         gate.open()
         await asyncio.gather(*tasks)
         await engine.run(VerifyWork(prefix_of([1], "s3")))
@@ -215,7 +215,7 @@ async def test_close_fails_what_is_open_and_ends_the_thread():
     tasks = await submitted(engine.run(VerifyWork(prefix_of([1] * 200))))
     await arrived(gate)
     tasks += await submitted(
-        engine.run(VerifyWork(prefix_of([2], "waits"))), engine.release("s", fence(), keep_warm=False)
+        engine.run(VerifyWork(prefix_of([2], "waits"))), engine.release("s", fence(), keep_length=0)
     )
     gate.open(1)
     await engine.close()

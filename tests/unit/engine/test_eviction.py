@@ -47,7 +47,7 @@ async def test_released_sessions_go_least_recently_used_first_and_only_as_many_a
         for name in ("a", "b", "c"):
             await ask(engine, name)
         for name in ("c", "b"):
-            await engine.release(name, fence(), keep_warm=True)
+            await engine.release(name, fence(), keep_length=1000)
         await ask(engine, "d")  # "b" was used before "c"
         assert await is_cached(engine, "a", 7)
         assert await is_cached(engine, "c", 7)
@@ -59,7 +59,7 @@ async def test_nothing_is_evicted_when_it_would_not_be_enough():
     async with Running(HashModel(), cache_tokens=24) as engine:
         for name in ("a", "b", "c"):
             await ask(engine, name)
-        await engine.release("a", fence(), keep_warm=True)
+        await engine.release("a", fence(), keep_length=1000)
         with pytest.raises(CacheFull):
             await ask(engine, "d", length=9)
         assert await is_cached(engine, "a", 7)
@@ -68,7 +68,7 @@ async def test_nothing_is_evicted_when_it_would_not_be_enough():
 async def test_session_that_comes_back_is_not_released_any_more():
     async with Running(HashModel(), max_sessions=1) as engine:
         await ask(engine, "a")
-        await engine.release("a", fence(), keep_warm=True)
+        await engine.release("a", fence(), keep_length=1000)
         assert await is_cached(engine, "a")
         with pytest.raises(CacheFull):
             await ask(engine, "b")
@@ -92,8 +92,16 @@ async def test_session_that_grows_does_not_count_its_own_room_as_taken():
 async def test_released_now_is_free_now():
     async with Running(HashModel(), max_sessions=1) as engine:
         await ask(engine, "a")
-        await engine.release("a", fence(), keep_warm=False)
+        await engine.release("a", fence(), keep_length=0)
         await ask(engine, "b")
+
+
+@pytest.mark.parametrize("keep", [1, 3, 8, 100])
+async def test_what_is_released_keeps_no_more_than_it_says(keep):
+    async with Running(HashModel()) as engine:
+        await ask(engine, "a")
+        await engine.release("a", fence(), keep_length=keep)
+        assert (await ask(engine, "a")).reused_length == min(keep, 8)
 
 
 async def test_running_session_is_never_evicted_and_its_whole_prompt_has_room_from_the_start():
@@ -116,7 +124,7 @@ async def test_running_session_that_outgrows_the_cache_fails_alone_and_keeps_wha
         with pytest.raises(CacheFull):
             await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
         assert (await ask(engine, "b", 7)).reused_length == 7
-        await engine.release("a", fence(), keep_warm=True)
+        await engine.release("a", fence(), keep_length=1000)
         answer = await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
         assert answer.result == fresh_draft([1] * 7, 4)
 

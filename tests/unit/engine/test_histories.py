@@ -29,7 +29,7 @@ sessions = st.sampled_from(["a", "b", "c"])
 class Step:
     session: str
     kind: str  # verify, draft, release
-    keep: int  # committed tokens that stay
+    keep: int  # committed tokens that stay, or cached ones of a release
     append: list[int]
     draft_tokens: list[int]
     good: int  # leading draft tokens replaced by the ones the model will choose
@@ -37,7 +37,6 @@ class Step:
     any_start: int
     wrong_digest: bool
     cancel_after: int | None  # turns of the loop, in place of waiting for the answer
-    keep_warm: bool
 
 
 steps = st.builds(
@@ -52,7 +51,6 @@ steps = st.builds(
     any_start=st.integers(0, 60),
     wrong_digest=st.integers(0, 9).map(lambda number: number == 0),
     cancel_after=st.one_of(st.none(), st.none(), st.integers(0, 3)),
-    keep_warm=st.booleans(),
 )
 
 
@@ -112,7 +110,7 @@ async def ask(engine, caller, step, start, wrong_digest=False):
 
 async def take(engine, caller, step):
     if step.kind == "release":
-        await engine.release(step.session, fence(), keep_warm=step.keep_warm)
+        await engine.release(step.session, fence(), keep_length=step.keep)
         return
     caller.move(step)
     start = caller.start(step)

@@ -96,7 +96,7 @@ async def test_second_call_under_the_same_fence_waits_for_the_first_and_no_longe
         await arrived(gate)
         tasks += await submitted(
             engine.run(VerifyWork(prefix_of([1, 2], start=2))),
-            engine.release("s", prefix_of([1]).fence, keep_warm=False),
+            engine.release("s", prefix_of([1]).fence, keep_length=0),
         )
         gate.open()
         answers = await asyncio.gather(*tasks)
@@ -125,7 +125,7 @@ async def test_state_and_heartbeat_follow():
     model = HashModel()
     async with Running(model) as engine:
         await engine.run(VerifyWork(prefix_of([1] * 9)))
-        await engine.release("s", prefix_of([1]).fence, keep_warm=True)
+        await engine.release("s", prefix_of([1]).fence, keep_length=1000)
     state = engine.state
     assert (state.running, state.sessions, state.cached_tokens, state.reserved_tokens) == (0, 1, 9, 16)
     assert (state.passes, state.fed_tokens, engine.queue_length) == (1, 9, 0)
