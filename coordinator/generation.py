@@ -146,7 +146,9 @@ class Generation:
             return Drafted()
         if self._distrusted:
             return Drafted(fallback=Fallback.INVALID_PROPOSAL)
-        return await self._parties.draft.propose(self._session, gamma)
+        drafted = await self._parties.draft.propose(self._session, gamma)
+        self._distrusted = drafted.fallback is Fallback.INVALID_PROPOSAL
+        return drafted
 
     async def _verify(self, drafted: Drafted) -> tuple[Drafted, Verdict]:
         """Verify a proposal; the empty one instead when the target says that it was not drawn as it says."""

@@ -111,7 +111,7 @@ class DraftClients(_Clients):
         """Ask for gamma draft tokens, at least 1.
 
         Returns:
-            Up to gamma of them, or none and why.
+            As many of them as the draft's context has room for, or none and why.
         """
         started = time.monotonic()
         for replica in self._candidates(session):
@@ -208,9 +208,9 @@ def _verify_request(session: Session, proposal: common_pb2.Proposal | None) -> M
 
 def _drafted(response: draft_pb2.ProposeResponse, gamma: int, seconds: float) -> Drafted:
     tokens = list(response.proposal.draft_tokens)
-    if not tokens:
-        return Drafted(fallback=Fallback.DRAFT_CONTEXT, seconds=seconds, timings=response.timings)
-    if len(tokens) > gamma:
+    if (
+        len(tokens) != gamma
+    ):  # it was asked for what its context has room for; fewer may have been chosen by what they are
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
     return Drafted(tokens, response.proposal, seconds=seconds, timings=response.timings)
 

@@ -152,6 +152,15 @@ async def test_after_a_refused_proposal_the_answer_goes_on_without_any():
     assert len(world.draft.asked) == 2
 
 
+async def test_a_draft_whose_proposal_never_reached_the_target_is_not_asked_again_either():
+    world = World([*b"abcd", EOS])
+    world.draft.fallback = Fallback.INVALID_PROPOSAL
+    await world.run()
+    assert world.sources == "TTTTT"
+    assert len(world.draft.asked) == 1
+    assert {event.round.drafted.fallback for event in world.shown} == {Fallback.INVALID_PROPOSAL}
+
+
 async def test_a_target_that_fails_ends_the_stream_after_what_was_committed():
     world = World(TEXT)
     world.target.errors[5] = [PeerUnavailable("gone")]
