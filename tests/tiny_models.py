@@ -1,5 +1,6 @@
 """Tiny random models with a real tokenizer, written as folders that both Hugging Face and specdec load."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,13 +20,20 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma")
 
 
 def write_tiny_model(
-    folder: Path, architecture: str = "llama", *, seed: int = 0, layers: int = 2, context: int = 256
+    folder: Path,
+    architecture: str = "llama",
+    *,
+    seed: int = 0,
+    layers: int = 2,
+    context: int = 256,
+    head: int = PADDED,
+    tokens: Sequence[str] = BYTES,
 ) -> str:
     """Write a model of random float64 weights; models of other seeds share the tokenizer. Return its folder."""
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(
         architecture,
-        vocab_size=PADDED,
+        vocab_size=head,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=layers,
@@ -44,7 +52,7 @@ def write_tiny_model(
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
     model.generation_config = transformers.GenerationConfig(bos_token_id=EOS - 1, eos_token_id=EOS)
     model.save_pretrained(folder)
-    tokenizer = Tokenizer(models.BPE(vocab={text: token for token, text in enumerate(BYTES)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={text: token for token, text in enumerate(tokens)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL)
