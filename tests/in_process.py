@@ -28,11 +28,13 @@ from target_service.verifying import decide
 
 
 @asynccontextmanager
-async def running_services(redis_url: str, target: str, draft: str) -> AsyncIterator[GenerationServiceStub]:
+async def running_services(
+    redis_url: str, target: str, draft: str, **draft_settings
+) -> AsyncIterator[GenerationServiceStub]:
     """Serve a pair of models; the stub is the coordinator's, which has both of them."""
     async with (
         serving_target(target) as target_server,
-        serving_draft(draft) as draft_server,
+        serving_draft(draft, **draft_settings) as draft_server,
         _coordinator(redis_url, target_server.address, draft_server.address) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):

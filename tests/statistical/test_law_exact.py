@@ -1,145 +1,61 @@
-"""The law of committed tokens equals the target's, by exact enumeration; broken ways of verifying are caught."""
-
-from functools import cache
+"""The law of committed tokens equals the target's, by exact enumeration, under every option and with any gamma."""
 
 import pytest
-import torch
 
-from specdec import verification
-from specdec.parameters import SamplingParams, Verification
-from specdec.proposal import SparseDistribution
-from specdec.sampling import RowContext, distributions, sparse_distributions
+from specdec.parameters import Verification
+from tests.statistical.cases import GAMMAS, OPTIONS, TEMPERATURES, Draft, draft_of, params_of, rows_of
 from tests.statistical.enumeration import Rounds, distance, target_law
+from tests.statistical.proposals import Drafting
 
-VOCABULARY = 3
-LENGTH = 4
+LENGTH = 3
 EXACT = 1e-9
-CAUGHT = 1e-3
-
-PARAMS = {
-    "plain": SamplingParams(temperature=1.0),
-    "greedy": SamplingParams(temperature=0.0),
-    "cool": SamplingParams(temperature=0.7),
-    "hot": SamplingParams(temperature=1.3),
-    "top_k": SamplingParams(temperature=1.0, top_k=2),
-    "top_p": SamplingParams(temperature=1.0, top_p=0.8),
-    "min_p": SamplingParams(temperature=1.0, min_p=0.3),
-    "penalties": SamplingParams(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3),
-    "bias": SamplingParams(temperature=1.0, logit_bias={1: 1.5}),
-    "all": SamplingParams(
-        temperature=0.8,
-        top_k=2,
-        top_p=0.95,
-        min_p=0.05,
-        repetition_penalty=1.2,
-        presence_penalty=0.2,
-        frequency_penalty=0.1,
-        logit_bias={0: -0.5},
-        min_new_tokens=2,
-        stop_token_ids=(2,),
-    ),
-}
+WAYS = [Verification.TOKEN, Verification.BLOCK]
+TARGET, DRAFT = 1, 2
 
 
-def logits_of(seed: int, context: tuple[int, ...]) -> torch.Tensor:
-    """Return logits that depend on the whole context."""
-    generator = torch.Generator().manual_seed(hash((seed, context)) % 2**31)
-    return torch.randn(VOCABULARY, generator=generator, dtype=torch.float64) * 1.5
+def rounds_of(params, way, gamma, draft: Draft) -> Rounds:
+    target = rows_of(TARGET, params)
+    return Rounds(target, Drafting(draft, draft, gamma), way, target, params.stop_token_ids)
 
 
-def rows_of(seed: int, params: SamplingParams):
-    """Return what the servers compute: processed distributions after a context."""
-
-    @cache
-    def rows(context: tuple[int, ...]) -> torch.Tensor:
-        return distributions(logits_of(seed, context)[None], [RowContext(params, (0, *context), 1, (), ())])[0]
-
-    return rows
+def error_of(rounds: Rounds) -> float:
+    return distance(rounds.law(LENGTH), target_law(rounds.target, LENGTH, rounds.ends))
 
 
-def draft_of(seed: int, params: SamplingParams, support_size: int = VOCABULARY):
-    rows = rows_of(seed, params)
-
-    @cache
-    def draft(context: tuple[int, ...]) -> SparseDistribution:
-        token_ids, q = sparse_distributions(rows(context)[None], support_size)
-        kept = [(i, value) for i, value in zip(token_ids[0].tolist(), q[0].tolist(), strict=True) if value > 0]
-        return SparseDistribution(tuple(i for i, _ in kept), tuple(value for _, value in kept))
-
-    return draft
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_law_is_the_targets(temperature, option, way, gamma):
+    params = params_of(temperature, option)
+    assert error_of(rounds_of(params, way, GAMMAS[gamma], draft_of(DRAFT, params))) < EXACT
 
 
-def rounds(params: SamplingParams, gamma: int, way: Verification, **changes) -> Rounds:
-    return Rounds(rows_of(1, params), changes.pop("draft", draft_of(2, params)), VOCABULARY, gamma, way, **changes)
-
-
-def error_of(broken: Rounds) -> float:
-    return distance(broken.law(LENGTH), target_law(broken.target, LENGTH))
-
-
-@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
-@pytest.mark.parametrize("gamma", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", PARAMS)
-def test_law_is_the_targets(name, gamma, way):
-    assert error_of(rounds(PARAMS[name], gamma, way)) < EXACT
-
-
-@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("support_size", [1, 2])
-def test_law_survives_a_cut_support(support_size, way):
-    draft = draft_of(2, PARAMS["plain"], support_size)
-    assert error_of(rounds(PARAMS["plain"], 2, way, draft=draft)) < EXACT
+def test_the_law_survives_a_cut_support(support_size, way):
+    params = params_of("hot", "none")
+    assert error_of(rounds_of(params, way, GAMMAS["4"], draft_of(DRAFT, params, support_size))) < EXACT
 
 
-@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
-def test_law_survives_a_greedy_draft(way):
-    draft = draft_of(2, PARAMS["greedy"])
-    assert error_of(rounds(PARAMS["plain"], 2, way, draft=draft)) < EXACT
+@pytest.mark.parametrize("way", WAYS)
+def test_the_law_survives_a_draft_with_other_parameters(way):
+    drafts = [draft_of(DRAFT, params_of(*other)) for other in (("greedy", "none"), ("cool", "top_p"), ("hot", "bias"))]
+    for draft in drafts:
+        assert error_of(rounds_of(params_of("hot", "min_p"), way, GAMMAS["mixed"], draft)) < EXACT
 
 
 def test_block_never_keeps_fewer_tokens():
-    for seed in range(3, 13):
-        draft = draft_of(seed, PARAMS["plain"])
+    params = params_of("hot", "none")
+    more = 0
+    for model in range(3, 13):
         kept = {
             way: sum(
                 (len(tokens) - 1) * chance
-                for tokens, chance in rounds(PARAMS["plain"], 3, way, draft=draft)._round(()).items()
+                for tokens, chance in rounds_of(params, way, GAMMAS["4"], draft_of(model, params)).round(()).items()
             )
-            for way in (Verification.TOKEN, Verification.BLOCK)
+            for way in WAYS
         }
         assert kept[Verification.BLOCK] >= kept[Verification.TOKEN] - EXACT
-
-
-# Negative controls: each is a known way of being wrong, and the enumeration must see it.
-
-
-@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
-def test_control_correction_from_the_target_instead_of_the_residual(way):
-    def no_residual(p, draft, weights, accept_index):
-        return p[accept_index], torch.tensor(False)
-
-    assert error_of(rounds(PARAMS["plain"], 2, way, residual=no_residual)) > CAUGHT
-
-
-@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
-def test_control_drawn_from_another_temperature_than_reported(way):
-    def report(drawn: SparseDistribution) -> SparseDistribution:
-        values = [value**2 for value in drawn.probabilities]
-        return SparseDistribution(drawn.token_ids, tuple(value / sum(values) for value in values))
-
-    assert error_of(rounds(PARAMS["plain"], 2, way, reported=report)) > CAUGHT
-
-
-def test_control_token_residual_in_block_verification():
-    def token_residual(p, draft, weights, accept_index):
-        return verification.residual_distribution(p, draft, torch.ones_like(weights), accept_index)
-
-    assert error_of(rounds(PARAMS["plain"], 3, Verification.BLOCK, residual=token_residual)) > CAUGHT
-
-
-def test_control_rounded_after_the_draw():
-    def report(drawn: SparseDistribution) -> SparseDistribution:
-        rounded = [max(round(value, 1), 0.05) for value in drawn.probabilities]
-        return SparseDistribution(drawn.token_ids, tuple(value / sum(rounded) for value in rounded))
-
-    assert error_of(rounds(PARAMS["plain"], 2, Verification.TOKEN, reported=report)) > CAUGHT
+        more += kept[Verification.BLOCK] > kept[Verification.TOKEN] + 1e-3
+    assert more > 0
