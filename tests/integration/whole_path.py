@@ -73,12 +73,15 @@ class WholePath:
         """Give the events of an answer as they come."""
         call = self.coordinator.stub.Generate(generation_pb2.GenerateRequest(**request), timeout=SECONDS)
         index = request.get("resume_from", 0)
-        async for event in call:
-            assert not event.token_ids or event.index == index
-            assert len(event.token_ids) == len(event.sources)
-            assert "".join(event.token_texts) == event.text or not event.token_ids
-            index += len(event.token_ids)
-            yield event
+        try:
+            async for event in call:
+                assert not event.token_ids or event.index == index
+                assert len(event.token_ids) == len(event.sources)
+                assert "".join(event.token_texts) == event.text or not event.token_ids
+                index += len(event.token_ids)
+                yield event
+        finally:
+            call.cancel()
 
     async def answer(self, **request):
         """Return an answer that comes to its end."""
