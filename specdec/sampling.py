@@ -5,6 +5,7 @@ min_new_tokens, temperature, top_k, top_p, min_p. Everything is row by row, so t
 on who shares the batch. Probabilities are float32; sums that decide are float64.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -118,12 +119,17 @@ def _add_bias(logits: torch.Tensor, row: RowContext) -> None:
 def _penalise(logits: torch.Tensor, row: RowContext) -> None:
     params = row.params
     if params.repetition_penalty != 1.0:
-        seen = torch.tensor([*row.committed, *row.drafted], device=logits.device).unique()
+        seen = torch.tensor(sorted({*row.committed, *row.drafted}), device=logits.device)
         scores = logits[seen]
         logits[seen] = torch.where(scores < 0, scores * params.repetition_penalty, scores / params.repetition_penalty)
     if (params.presence_penalty or params.frequency_penalty) and (answer := row.answer):
-        token_ids, counts = torch.tensor(answer, device=logits.device).unique(return_counts=True)
-        logits[token_ids] -= params.presence_penalty + params.frequency_penalty * counts.to(logits.dtype)
+        # Counted on the host: to find distinct tokens on the device would wait for it.
+        penalties = {
+            token: params.presence_penalty + params.frequency_penalty * count
+            for token, count in Counter(answer).items()
+        }
+        token_ids = torch.tensor(list(penalties), device=logits.device)
+        logits[token_ids] -= torch.tensor(list(penalties.values()), dtype=logits.dtype, device=logits.device)
 
 
 def _ban_end_tokens(logits: torch.Tensor, row: RowContext) -> None:
@@ -161,7 +167,8 @@ def _cut_to_min_p(probabilities: torch.Tensor, rows: Sequence[RowContext]) -> to
         return probabilities
     min_p = _column(rows, lambda params: params.min_p, probabilities)
     kept = probabilities.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), 0.0)
-    return kept / kept.sum(dim=-1, keepdim=True)
+    # A row without min_p stays as it is to the bit: what its neighbours ask for is no concern of it.
+    return torch.where(min_p > 0, kept / kept.sum(dim=-1, keepdim=True), probabilities)
 
 
 def _one_hot_of_best(logits: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ def verify(
         accept_index = (accepted * ends).max() if proposal.gamma else ends.sum()
     residual, residual_zero = residual_distribution(p, draft, weights, accept_index)
     next_draws = _uniforms(seed, base_length, proposal.gamma + 1, Purpose.NEXT, p.device)
-    next_token = inverse_cdf(residual[None], next_draws[accept_index][None])[0]
+    next_token = inverse_cdf(residual[None], _entry(next_draws, accept_index)[None])[0]
     return Verdict(accept_index, next_token, residual_zero)
 
 
@@ -98,7 +98,7 @@ def _verify_coupled(proposal: Proposal, target_probs: torch.Tensor, seed: int, b
     choices = coupled_choice(target_probs, torch.stack(noise))
     draft_tokens = torch.tensor(proposal.draft_tokens, dtype=torch.int64, device=target_probs.device)
     accept_index = (draft_tokens == choices[:-1]).long().cumprod(dim=0).sum()
-    return Verdict(accept_index, choices[accept_index], torch.zeros_like(accept_index, dtype=torch.bool))
+    return Verdict(accept_index, _entry(choices, accept_index), torch.zeros_like(accept_index, dtype=torch.bool))
 
 
 def draft_rows(proposal: Proposal, device: torch.device) -> DraftRows:
@@ -170,9 +170,9 @@ def residual_distribution(
     Returns:
         [vocabulary] float64 of sum 1, and [] bool: it had no mass, which only rounding brings about, and p is returned.
     """
-    row = p[accept_index]
-    residual = (weights[accept_index] * row).scatter_add(
-        0, draft.token_ids[accept_index], -draft.probabilities[accept_index]
+    row = _entry(p, accept_index)
+    residual = (_entry(weights, accept_index) * row).scatter_add(
+        0, _entry(draft.token_ids, accept_index), -_entry(draft.probabilities, accept_index)
     )
     residual = residual.clamp(min=0.0)
     mass = residual.sum()
@@ -208,6 +208,11 @@ def check_draws(
         threshold = uniform(seed, base_length, base_length + index, Purpose.DRAFT) * total
         if not below - slack <= threshold <= below + distribution.probabilities[place] + slack:
             raise InvalidProposal(f"draft token {index} is not the one its draw gives", field=field)
+
+
+def _entry(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return values[index] for an index on the device, without reading it on the host, as indexing would."""
+    return values.index_select(0, index[None])[0]
 
 
 def _check_range(token_ids: tuple[int, ...], vocabulary_size: int, field: str) -> None:

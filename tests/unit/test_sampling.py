@@ -127,9 +127,10 @@ def test_a_small_temperature_above_the_bound_stays_finite():
     assert found.sum().item() == pytest.approx(1.0)
 
 
-def test_rows_do_not_see_each_other():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_do_not_see_each_other(dtype):
     rows = [row(params) for params in CASES] + [row(SamplingParams())]
-    scores = logits(len(rows), seed=3)
+    scores = logits(len(rows), seed=3).to(dtype)
     together = distributions(scores, rows)
     for index, alone in enumerate(rows):
         assert torch.equal(together[index], distributions(scores[index : index + 1], [alone])[0])

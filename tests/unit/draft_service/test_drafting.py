@@ -12,6 +12,7 @@ from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.sampling import coupled_choice, distributions
 from specdec.verification import check_draws
+from tests.device_reads import DeviceReads
 
 VOCABULARY = 12
 LIMITS = DraftLimits(VOCABULARY, context_length=10, support_size=4, end_token_ids=(11,))
@@ -136,3 +137,16 @@ def test_rows_that_are_not_finite_fail_their_own_session_alone(temperature):
     outcomes = draw([(broken, torch.full_like(rows, torch.nan)), (healthy, rows)])
     assert isinstance(outcomes[0], NumericalFailure)
     assert isinstance(outcomes[1], Feed)
+
+
+def test_a_batch_is_drawn_without_waiting_for_the_device_before_its_one_copy():
+    drafts = [
+        draft(top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.2, frequency_penalty=0.1, min_new_tokens=9),
+        draft(verification=Verification.COUPLED),
+        draft(temperature=0.0),
+    ]
+    for each in drafts:
+        each.begin([1, 2, 3])
+    with DeviceReads() as reads:
+        draw([(each, logits_after((1, 2, 3))) for each in drafts])
+    assert reads.found == []

@@ -10,6 +10,7 @@ from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.proposal import Proposal, SparseDistribution
 from target_service.verifying import TargetLimits, Verify, decide
+from tests.device_reads import DeviceReads
 
 VOCABULARY = 12
 LIMITS = TargetLimits(VOCABULARY, context_length=10, end_token_ids=(11,))
@@ -97,3 +98,28 @@ def test_a_proposal_beyond_the_context_is_refused():
     with pytest.raises(InvalidParameter) as caught:
         call((4,), committed=tuple(range(10))).begin(list(range(10)))
     assert caught.value.field == "prefix.tokens"
+
+
+PENALISED = {
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.1,
+    "logit_bias": {2: 1.0},
+    "min_new_tokens": 4,
+    "logprobs": 2,
+}
+
+
+@pytest.mark.parametrize("verification", list(Verification))
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1} | PENALISED])
+def test_a_batch_is_decided_without_waiting_for_the_device_before_its_one_copy(verification, params):
+    calls = [begun(call(tokens, verification, **params)) for tokens in [(), (4, 5)]]
+    ready = list(zip(calls, [logits_that_choose(7), logits_that_choose(4, 5, 6)], strict=True))
+    with DeviceReads() as reads:
+        decide(ready)
+    assert reads.found == []
+
+
+def test_control_indexing_by_a_tensor_is_seen_as_a_read():
+    with DeviceReads() as reads:
+        torch.arange(3)[torch.tensor(1)]
+    assert reads.found
