@@ -223,6 +223,26 @@ async def test_wrong_guesses_that_are_well_formed_are_only_rejected(path, lie, v
     )
 
 
+@pytest.mark.parametrize("verification", [TOKEN, COUPLED])
+async def test_rejected_tokens_advance_no_stop(path, lie, verification):
+    params = SAMPLED if verification == COUPLED else GREEDY
+    plain = await path.answer(**request(0, verification, params))
+    token = next(token for token in range(VOCABULARY) if token not in plain.tokens)
+    follows = chr(plain.tokens[0]) + chr(token)
+
+    def guess(proposal):
+        proposal.draft_tokens[:] = [plain.tokens[0], *[token] * (len(proposal.draft_tokens) - 1)]
+        for drafted, distribution in zip(proposal.draft_tokens, proposal.draft_distributions, strict=False):
+            distribution.token_ids[:] = [drafted]
+            distribution.probabilities[:] = [1.0]
+
+    lie(guess)
+    for stops in ({"stop_token_ids": [token]}, {"stop": [chr(token), chr(token) * 2, follows]}):
+        answer = await path.answer(**request(GAMMA, verification, params | stops))
+        assert (answer.tokens, answer.text) == (plain.tokens, plain.text)
+        assert answer.usage.spec_accepted_tokens > 0
+
+
 @pytest.mark.parametrize("held", [0, 1, 4, 5, 2**32 - 1])
 async def test_a_draft_that_lies_about_what_it_holds_is_told_again(path, monkeypatch, held):
     honest = await path.answer(**request(GAMMA, COUPLED, SAMPLED))

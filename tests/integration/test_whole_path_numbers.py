@@ -167,6 +167,21 @@ async def test_a_session_that_failed_goes_on_once_the_model_is_well(path, fall_i
     assert rest.last.finish_reason == LENGTH
 
 
+async def test_a_pass_that_breaks_ends_its_answers_and_nothing_after(path, fall_ill, monkeypatch):
+    def breaks(_):
+        raise RuntimeError("broken")
+
+    others = [request(gamma, COUPLED, first=10 + gamma) for gamma in (0, 1, 4)]
+    before = [answer.tokens for answer in await path.answers(others)]
+    fall_ill(path.target, breaks)
+    shown, error = await path.failure(session_id="broken", **request(4, first=ILL))
+    assert (shown.events, error.code) == ([], "INTERNAL")
+    assert [answer.tokens for answer in await path.answers(others)] == before
+    assert await path.health() == SERVING
+    monkeypatch.setattr(path.target.servicer.model, "bad", None)
+    assert len((await path.answer(session_id="broken", resume_from=0)).tokens) == 24
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 async def test_bad_numbers_of_the_draft_cost_speed_alone(path, fall_ill, value):
     asked = request(4, COUPLED, first=ILL)
