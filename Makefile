@@ -27,7 +27,7 @@ setup: $(INSTALLED) $(GENERATED) ## make .venv from the lock and generate the st
 protos: $(GENERATED) ## generate specdec/v1 from protos/specdec/v1
 
 demo: setup ## answer a prompt with the whole system, then end it (TARGET=… DRAFT=… PROMPT=…)
-	@$(BIN)/python -m deploy.laptop demo --target "$(TARGET)" --draft "$(DRAFT)" --prompt "$$PROMPT"
+	@$(BIN)/python -m deploy.laptop demo --target "$(TARGET)" --draft "$(DRAFT)" --prompt="$$PROMPT"
 
 up: setup ## leave the system running on localhost:50051 (TARGET=… DRAFT=…)
 	@$(BIN)/python -m deploy.laptop up --target "$(TARGET)" --draft "$(DRAFT)"

@@ -129,16 +129,24 @@ class Replicas:
         self._following[replica.address] = asyncio.create_task(self._keep_following(replica))
 
     async def _keep_following(self, replica: Replica) -> None:
+        """Follow a replica as long as the process lives: whatever goes wrong is said and tried again."""
+        pause = 0.0
         while True:
-            await self._decide()
-            try:
-                await self._watch(replica)
-            except (grpc.aio.AioRpcError, SpecdecError, OSError, ValueError) as error:
-                log = logger.debug if isinstance(error, grpc.aio.AioRpcError) else logger.warning
-                log("replica does not answer", service=self.service, address=replica.address, why=str(error))
+            await self._attempt(self._decide(), replica)
+            await asyncio.sleep(pause)
+            await self._attempt(self._watch(replica), replica)
             replica.model = None
-            await self._decide()
-            await asyncio.sleep(RECONNECT_SECONDS)
+            pause = RECONNECT_SECONDS
+
+    async def _attempt(self, work: Awaitable[None], replica: Replica) -> None:
+        try:
+            await work
+        except grpc.aio.AioRpcError as error:
+            logger.debug("replica does not answer", service=self.service, address=replica.address, why=str(error))
+        except (SpecdecError, OSError, ValueError) as error:
+            logger.warning("replica cannot be used", service=self.service, address=replica.address, why=str(error))
+        except Exception:
+            logger.exception("replica cannot be used", service=self.service, address=replica.address)
 
     async def _watch(self, replica: Replica) -> None:
         """Follow the health of a replica until the stream breaks."""

@@ -16,6 +16,7 @@ from specdec.errors import InvalidParameter, NotReady
 from specdec.model.engine import Advance, Answer, Engine, EngineLimits
 from specdec.model.language_model import LanguageModel, Segment
 from specdec.model.loading import load_model
+from specdec.model.refusal import ModelRefused
 from specdec.serving import names, telemetry
 from specdec.serving.server import Server
 from specdec.serving.settings import ServiceSettings
@@ -158,12 +159,20 @@ async def run_model_server(
         registry: what Prometheus gets to see.
         add: registers the servicer with a server.
         advance: what the engine does after each pass.
+
+    Raises:
+        SystemExit: the model cannot be served; the reason is logged.
     """
     telemetry.configure(name, settings.log_level)
     server = Server(settings, registry)
     add(servicer, server)
     await server.start()
-    model = await asyncio.to_thread(_load, settings)
+    try:
+        model = await asyncio.to_thread(_load, settings)
+    except ModelRefused as refusal:
+        logger.error("model refused", model=settings.model, why=str(refusal))
+        await server.stop(0)
+        raise SystemExit(1) from None
     servicer.start(model, advance)
     await server.set_serving(True)
     await server.run_until_signal()

@@ -359,6 +359,7 @@ def start(*arguments, address):
         stderr=subprocess.PIPE,
         text=True,
         bufsize=1,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the tests may run with it ignored
     )
 
 

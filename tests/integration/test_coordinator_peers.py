@@ -7,6 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from coordinator import fleet
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
@@ -70,6 +71,24 @@ async def test_a_target_that_comes_late_is_waited_for_and_a_missing_draft_is_not
         await running.health(SERVING)
         assert tokens_of(events) == continuation(b"hi", 12)
         assert {event.round.fallback for event in events[:-1]} == {generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE}
+
+
+async def test_a_tokenizer_that_cannot_be_read_is_said_and_tried_again(redis_url, monkeypatch, capfd):
+    failures = [KeyError("added_tokens"), OSError("not there")]
+    load = fleet.load_tokenizer
+
+    def fail_first(source):
+        if failures:
+            raise failures.pop()
+        return load(source)
+
+    monkeypatch.setattr(fleet, "load_tokenizer", fail_first)
+    async with serving(FakeTarget()) as target, coordinating(redis_url, [address(target)], [NOBODY]) as running:
+        assert tokens_of(await running.generate(request())) == continuation(b"hi", 12)
+    assert not failures
+    said = "".join(capfd.readouterr())
+    assert "not there" in said
+    assert "added_tokens" in said
 
 
 async def test_a_draft_of_another_vocabulary_is_refused_and_nothing_served(redis_url):

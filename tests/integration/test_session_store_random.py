@@ -131,7 +131,7 @@ async def test_nor_do_they_when_redis_comes_back_older(coordinators, raw_redis):
         after = stored(raw_redis)
         check(before, after, coordinators)
         before = after
-    assert len(before[0]) > 20
+    assert len(before[0]) > 10  # restoring backups takes growth away
 
 
 async def test_the_check_itself_notices_a_removed_a_repeated_and_a_missing_token(store, raw_redis):
