@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import transformers
 
 from specdec.draws import gumbel_noise
 from specdec.parameters import SamplingParams
@@ -73,11 +74,12 @@ class Reference:
     @torch.inference_mode()
     def coupled_answer(self, prompt: Sequence[int], params: SamplingParams, end_token_ids: Sequence[int]) -> Answer:
         """Return what the seed's noise chooses, one token a pass; gaps lie between perturbed log-probabilities."""
-        answer = Answer()
+        answer, fed, cache = Answer(), 0, transformers.DynamicCache(config=self.model.config)
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_token_ids)}
         while len(answer.tokens) < params.max_new_tokens and not ends & {*answer.tokens[-1:]}:
             tokens = [*prompt, *answer.tokens]
-            logits = self.model(torch.tensor([tokens])).logits[0, -1:, : self.vocabulary_size]
+            logits = self.model(torch.tensor([tokens[fed:]]), cache=cache).logits[0, -1:, : self.vocabulary_size]
+            fed = len(tokens)
             p = distributions(logits, [RowContext(params, tokens, len(prompt), (), end_token_ids)])[0]
             noise = gumbel_noise(params.seed, len(tokens), self.vocabulary_size, p.device)
             answer.choose(p.double().log() + noise)

@@ -25,7 +25,8 @@ def tiny_reference(tiny_target):
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory, tiny_target):
-    environment = {"TARGET_DTYPE": "float64", "DRAFT_DTYPE": "float64"}
+    # A target may take long to start again on a busy machine.
+    environment = {"TARGET_DTYPE": "float64", "DRAFT_DTYPE": "float64", "COORDINATOR_PEER_WAIT_SECONDS": "120"}
     folder = tmp_path_factory.mktemp("system")
     with System(folder, target=tiny_target, draft=f"layers:1:{tiny_target}", environment=environment) as system:
         yield system
