@@ -18,7 +18,7 @@ from coordinator.answer import Answer
 from coordinator.gamma import Policy, within_answer
 from coordinator.rounds import Drafted, Ending, Event, Fallback, Round, Verdict, count
 from coordinator.session import Session
-from coordinator.tasks import overlapped, stop, undisturbed
+from coordinator.tasks import Result, overlapped, stop, undisturbed
 from specdec.errors import InvalidProposal, PeerUnavailable, SpecdecError, StaleFence
 from specdec.serving import names
 from specdec.serving.telemetry import tracer
@@ -146,31 +146,35 @@ class Generation:
             return Drafted()
         if self._distrusted:
             return Drafted(fallback=Fallback.INVALID_PROPOSAL)
-        drafted = await self._parties.draft.propose(self._session, gamma)
+        try:
+            drafted = await self._claimed(lambda: self._parties.draft.propose(self._session, gamma))
+        except StaleFence:  # whether the claim is lost, the store says at the commit
+            return Drafted(fallback=Fallback.DRAFT_UNAVAILABLE)
         self._distrusted = drafted.fallback is Fallback.INVALID_PROPOSAL
         return drafted
 
     async def _verify(self, drafted: Drafted) -> tuple[Drafted, Verdict]:
         """Verify a proposal; the empty one instead when the target says that it was not drawn as it says."""
+        target = self._parties.target
         try:
-            return drafted, await self._verify_claimed(drafted.proposal)
+            return drafted, await self._claimed(lambda: target.verify(self._session, drafted.proposal))
         except InvalidProposal as error:
             if not drafted.gamma:
                 raise
             logger.warning("the target refused a proposal", session=self._session.session_id, why=error.message)
             self._distrusted = True
             refused = replace(drafted, draft_tokens=(), proposal=None, fallback=Fallback.INVALID_PROPOSAL)
-            return refused, await self._verify_claimed(None)
+            return refused, await target.verify(self._session, None)
 
-    async def _verify_claimed(self, proposal: Any) -> Verdict:
-        """Verify under our claim. A store that came back older than it was is told how high claims already were."""
+    async def _claimed(self, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """Ask a model server under our claim. If the store has come back older, it is told how high claims were."""
         try:
-            return await self._parties.target.verify(self._session, proposal)
+            return await ask()
         except StaleFence as error:
             if self._session.usage.rounds != self._first_round:
                 raise
             await self._reclaim(int(error.metadata.get("counter", "0")))
-            return await self._parties.target.verify(self._session, proposal)
+            return await ask()
 
     async def _reclaim(self, seen: int) -> None:
         session, store = self._session, self._parties.store
@@ -219,7 +223,9 @@ class Generation:
         await show(event)
 
     async def _keep_lease(self) -> None:
-        while self._session.finish_reason is None:
+        task = asyncio.current_task()
+        # A library that turns a cancellation into an error of its own must not keep this going.
+        while self._session.finish_reason is None and not (task and task.cancelling()):
             await asyncio.sleep(self._parties.renew_seconds)
             try:
                 await self._parties.store.renew(self._session)

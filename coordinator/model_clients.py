@@ -6,7 +6,7 @@ round without draft tokens; a target that is away is waited for.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -16,7 +16,7 @@ from coordinator.gamma import within_draft
 from coordinator.replicas import Replica, Replicas
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session
-from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError
+from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError, StaleFence
 from specdec.serving.calls import call
 from specdec.v1 import common_pb2, draft_pb2, target_pb2
 from specdec.wire import fence_to_message, params_to_message, verification_to_message
@@ -40,17 +40,24 @@ class _Clients:
         self._acknowledged: dict[str, Acknowledged] = {}  # by session id
 
     async def release(self, session: Session, *, keep_length: int) -> None:
-        """Give the session's cache up on its replica; one that is away or claimed by another has nothing to give."""
-        self._acknowledged.pop(session.session_id, None)
+        """Give the session's cache up where it is warm, but for its first tokens."""
         address = session.replicas.get(self._replicas.service)
+        warm = [replica for replica in self._replicas.usable() if replica.address == address]
+        await self._release_on(warm, session, keep_length)
+
+    async def free(self, session: Session) -> None:
+        """Free the session's cache wherever it may be: a round that runs may not have been committed."""
+        await self._release_on(self._replicas.usable(), session, 0)
+
+    async def _release_on(self, replicas: Sequence[Replica], session: Session, keep_length: int) -> None:
+        self._acknowledged.pop(session.session_id, None)
         fence = fence_to_message(session.fence)
         request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_length=keep_length)
-        for replica in self._replicas.usable():
-            if replica.address == address:
-                try:
-                    await self._call(replica, "Release", request, RELEASE_TIMEOUT_SECONDS)
-                except SpecdecError as error:
-                    logger.debug("not released", session=session.session_id, why=error.message)
+        for replica in replicas:
+            try:
+                await self._call(replica, "Release", request, RELEASE_TIMEOUT_SECONDS)
+            except SpecdecError as error:  # it is away, or another has claimed the session: nothing to give
+                logger.debug("not released", session=session.session_id, why=error.message)
 
     def forget(self, session: Session) -> None:
         """Forget what a replica holds; the next answer asks again."""
@@ -112,6 +119,9 @@ class DraftClients(_Clients):
 
         Returns:
             As many of them as the draft's context has room for, or none and why.
+
+        Raises:
+            StaleFence: the draft has seen a higher claim on the session.
         """
         started = time.monotonic()
         for replica in self._candidates(session):
@@ -123,6 +133,8 @@ class DraftClients(_Clients):
                 response = await self._ask(replica, session, _propose_request(session, within))
             except _AWAY:
                 continue
+            except StaleFence:
+                raise
             except SpecdecError as error:
                 return self._failed(session, error, time.monotonic() - started)
             return _drafted(response, within, time.monotonic() - started)
@@ -208,9 +220,8 @@ def _verify_request(session: Session, proposal: common_pb2.Proposal | None) -> M
 
 def _drafted(response: draft_pb2.ProposeResponse, gamma: int, seconds: float) -> Drafted:
     tokens = list(response.proposal.draft_tokens)
-    if (
-        len(tokens) != gamma
-    ):  # it was asked for what its context has room for; fewer may have been chosen by what they are
+    # It was asked for what its context has room for; fewer may have been chosen by what they are.
+    if len(tokens) != gamma:
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
     return Drafted(tokens, response.proposal, seconds=seconds, timings=response.timings)
 

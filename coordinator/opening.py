@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
+from typing import Any
 
 from coordinator.requests import Served, check_session, encode_input, resolve_params, resolve_speculation
 from coordinator.session import Session, SessionState, TokenSource, Usage
@@ -69,7 +71,7 @@ async def _continue(
     if found.state is SessionState.RUNNING:
         raise SessionBusy(f"session {found.session_id} is running")
     tokens = await asyncio.to_thread(encode_input, request, served, found.tokens)
-    session = await store.take(found.session_id, found.principal, secrets.token_hex(16))
+    session = await _claim(store, store.take(found.session_id, found.principal, secrets.token_hex(16)))
     try:
         if session.length != found.length:
             raise SessionBusy(f"session {found.session_id} was continued by another request meanwhile")
@@ -88,7 +90,19 @@ async def _resume(
     check_session(request, found, served)
     if found.finish_reason is not None:
         return found
-    session = await store.resume(request.session_id, principal, secrets.token_hex(16))
+    session = await _claim(store, store.resume(request.session_id, principal, secrets.token_hex(16)))
     if session.finish_reason is not None:  # finished meanwhile
         await store.interrupt(session)
     return session
+
+
+async def _claim(store: SessionStore, claiming: Coroutine[Any, Any, Session]) -> Session:
+    """Await a claim; a caller that leaves meanwhile does not keep it."""
+    task = asyncio.create_task(claiming)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(asyncio.shield(task), return_exceptions=True)
+        if task.exception() is None:
+            await undisturbed(store.interrupt(task.result()))
+        raise

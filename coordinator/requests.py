@@ -99,6 +99,7 @@ def encode_input(request: generation_pb2.GenerateRequest, served: Served, commit
         InvalidParameter: it is empty, names a token that is not there, or leaves no room for an answer.
     """
     field = check_request(request)
+    _check_size(request, field, served)
     tokens = _encode(request, field, served.tokenizer, committed)
     if not tokens:
         raise InvalidParameter(f"{field} is empty", field=field)
@@ -149,6 +150,15 @@ def _set_fields(params: common_pb2.SamplingParams) -> dict[str, Any]:
     values = {field.name: value for field, value in params.ListFields() if field.name not in _MULTIPLE}
     values |= {name: tuple(getattr(params, name)) for name in ("stop", "stop_token_ids") if getattr(params, name)}
     return values | ({"logit_bias": dict(params.logit_bias)} if params.logit_bias else {})
+
+
+def _check_size(request: generation_pb2.GenerateRequest, field: str, served: Served) -> None:
+    """Refuse what cannot fit without the work of encoding it: no token stands for more bytes than the longest."""
+    context = served.model.context_length
+    text = [request.prompt] if field == "prompt" else [message.content for message in request.messages]
+    least = max(len(request.token_ids), len(request.messages), sum(map(len, text)) // served.tokenizer.longest_token)
+    if least > context:
+        raise InvalidParameter(f"{field} is longer than a context of {context} tokens can hold", field=field)
 
 
 def _encode(

@@ -98,7 +98,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.DeleteSessionResponse:
         """End a session and free what it holds everywhere."""
         session = await self._store.delete(check_session_id(request.session_id), PRINCIPAL)
-        await self._release(session, keep_length=0)
+        await asyncio.gather(self._draft.free(session), self._target.free(session))
         return generation_pb2.DeleteSessionResponse()
 
     async def GetModelInfo(  # noqa: N802

@@ -35,7 +35,8 @@ from specdec.errors import DataLost, PeerUnavailable, SessionBusy, StaleFence
 from specdec.fence import Fence
 from specdec.prefix import token_bytes
 
-SOCKET_SECONDS = 1.0
+SOCKET_SECONDS = 3.0  # also runs out when this process is busy, so not much shorter
+POOL_SECONDS = 15.0  # that many sessions wait for a connection says nothing about Redis
 RETRIES = 2
 MAX_CONNECTIONS = 32
 RETRY_SECONDS = 1.0
@@ -70,7 +71,7 @@ class SessionStore:
         pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
             redis_url,
             max_connections=MAX_CONNECTIONS,
-            timeout=SOCKET_SECONDS,
+            timeout=POOL_SECONDS,
             socket_timeout=SOCKET_SECONDS,
             socket_connect_timeout=SOCKET_SECONDS,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), RETRIES),

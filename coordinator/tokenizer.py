@@ -23,7 +23,13 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
-    """What the coordinator needs of a tokenizer."""
+    """What the coordinator needs of a tokenizer.
+
+    Attributes:
+        longest_token: characters that a token stands for at most.
+    """
+
+    longest_token: int
 
     def encode(self, text: str, *, begin: bool) -> list[int]:
         """Return the ids of plain text; at the beginning of a session with the special tokens it begins with."""
@@ -54,6 +60,8 @@ def load_tokenizer(source: str) -> Tokenizer:
 class ByteTokenizer:
     """Ids 0 to 255 are bytes of UTF-8; others have no text."""
 
+    longest_token = 1
+
     def encode(self, text: str, *, begin: bool) -> list[int]:  # noqa: ARG002
         """Return the bytes of the text; there are no special tokens to begin with."""
         return list(text.encode())
@@ -82,6 +90,7 @@ class ModelTokenizer:
         """Wrap a loaded tokenizer."""
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
+        self.longest_token = max(map(len, tokenizer.get_vocab()))
         self._special = frozenset(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
         decoder = json.loads(self._backend.to_str())["decoder"]
         self._byte_level = '"ByteLevel"' in json.dumps(decoder)

@@ -23,7 +23,7 @@ _RANGES = {
     "temperature": (0.0, 100.0, True),
     "top_p": (0.0, 1.0, False),
     "min_p": (0.0, 1.0, True),
-    "repetition_penalty": (0.0, 100.0, False),
+    "repetition_penalty": (0.01, 100.0, True),
     "presence_penalty": (-2.0, 2.0, True),
     "frequency_penalty": (-2.0, 2.0, True),
 }

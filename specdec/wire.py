@@ -20,6 +20,8 @@ from specdec.v1 import common_pb2
 
 SUM_TOLERANCE = 1e-4  # how far the probabilities of a draft distribution may be from summing to 1
 
+MAX_COUNTER = 2**53 - 1  # what the store's scripts, which count in float64, can still raise by one exactly
+
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _OWNER = re.compile(r"[0-9A-Fa-f]{32}")
 _NANOS = 10**9
@@ -106,7 +108,7 @@ def fence_from_message(message: common_pb2.Fence, field: str = "fence") -> Fence
         InvalidParameter: it is missing or malformed.
     """
     _require(message.counter > 0 or message.owner != "", field, "must be set")
-    _require(message.counter > 0, f"{field}.counter", "must be at least 1")
+    _require(0 < message.counter <= MAX_COUNTER, f"{field}.counter", f"must be 1 to {MAX_COUNTER}")
     _require(_OWNER.fullmatch(message.owner) is not None, f"{field}.owner", "must be 32 hexadecimal digits")
     return Fence(message.counter, message.owner)
 

@@ -30,7 +30,11 @@ _MESSAGE_LIMITS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 # A peer that vanished without a word is noticed within 40 seconds, during a long forward pass too.
-_KEEPALIVE = (("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000))
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+)
 
 CHANNEL_OPTIONS = (*_MESSAGE_LIMITS, *_KEEPALIVE, ("grpc.http2.max_pings_without_data", 0))
 """What a client of these servers opens its channel with."""

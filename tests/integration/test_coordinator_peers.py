@@ -274,3 +274,19 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
     assert root.attributes["gen_ai.response.finish_reasons"] == ("length",)
     text = bytes(continuation(b"hi", 8)).decode()
     assert not any(text in str(value) for span in mine for value in span.attributes.values())
+
+
+async def test_a_deleted_session_is_freed_wherever_it_may_be(redis_url):
+    targets, draft = [FakeTarget(), FakeTarget()], FakeDraft()
+    async with (
+        serving(targets[0]) as one,
+        serving(targets[1]) as other,
+        serving(draft) as small,
+        coordinating(redis_url, [address(one), address(other)], [address(small)]) as running,
+    ):
+        await usable(running.fleet.targets, 2)
+        await usable(running.fleet.drafts, 1)
+        session_id = (await running.generate(request()))[0].session_id
+        before = [service.calls["Release"] for service in [*targets, draft]]
+        await running.stub.DeleteSession(generation_pb2.DeleteSessionRequest(session_id=session_id))
+        assert all(service.calls["Release"] > calls for service, calls in zip([*targets, draft], before, strict=True))

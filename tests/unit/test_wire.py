@@ -109,6 +109,7 @@ def test_prefix_survives():
         ("prefix.session_id", {"session_id": "a/b"}),
         ("prefix.fence", {"fence": None}),
         ("prefix.fence.counter", {"fence": common_pb2.Fence(owner=OWNER)}),
+        ("prefix.fence.counter", {"fence": common_pb2.Fence(counter=2**53, owner=OWNER)}),
         ("prefix.fence.owner", {"fence": common_pb2.Fence(counter=1)}),
         ("prefix.fence.owner", {"fence": common_pb2.Fence(counter=1, owner=OWNER[1:] + "g")}),
         ("prefix.fence.owner", {"fence": common_pb2.Fence(counter=1, owner=OWNER + "\n")}),

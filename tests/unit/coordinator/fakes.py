@@ -65,12 +65,15 @@ class FakeDraft:
     def __init__(self, timeline, text, prompt_length, wrong_at=99):
         self.timeline, self.text, self.prompt_length, self.wrong_at = timeline, text, prompt_length, wrong_at
         self.fallback = None
+        self.errors = []
         self.asked = []
 
     async def propose(self, session, gamma):
         base = session.length - self.prompt_length
         await self.timeline.pass_by(f"propose {base}")
         self.asked.append(gamma)
+        if self.errors:
+            raise self.errors.pop()
         if self.fallback:
             return Drafted(fallback=self.fallback)
         tokens = self.text[base : base + gamma]

@@ -158,3 +158,21 @@ def test_a_client_cannot_have_more_than_was_committed():
     check_session(request(resume_from=2), session(), served())
     with pytest.raises(DataLost):
         check_session(request(resume_from=3), session(), served())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "a" * 17},
+        {"token_ids": [1] * 17},
+        {"messages": [generation_pb2.ChatMessage(role="user", content="a" * 9)] * 2},
+        {"messages": [generation_pb2.ChatMessage(role="user")] * 17},
+    ],
+)
+def test_what_can_never_fit_is_refused_without_being_encoded(fields, monkeypatch):
+    against = served()
+    for name in ("encode", "encode_chat"):
+        monkeypatch.setattr(against.tokenizer, name, lambda *_, **__: pytest.fail("encoded"))
+    with pytest.raises(InvalidParameter, match="longer than a context of 16") as caught:
+        encode_input(request(**fields), against, [])
+    assert caught.value.field == next(iter(fields))

@@ -231,3 +231,33 @@ async def test_wrong_draft_tokens_are_never_committed():
     world = World([*TEXT.encode(), EOS], wrong_at=1, gamma=8)
     await world.run()
     assert WRONG not in world.store.tokens
+
+
+async def test_a_draft_that_remembers_a_higher_claim_is_asked_again_under_a_new_one():
+    world = World([*TEXT.encode(), EOS])
+    world.draft.errors = [StaleFence("seen higher", metadata={"counter": "7", "owner": "f" * 32})]
+    await world.run()
+    assert world.text == TEXT
+    assert world.session.fence.counter == 8
+    assert {event.round.drafted.fallback for event in world.shown} == {None}
+
+
+async def test_a_lease_keeper_whose_cancellation_is_swallowed_ends_all_the_same():
+    world = World([*TEXT.encode(), EOS], renew_seconds=0.001)
+    renewing = asyncio.Event()
+
+    async def renew(session):
+        renewing.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise PeerUnavailable("a library's way to say cancelled") from None
+
+    world.store.renew = renew
+    world.timeline.hold("verify 5")
+    running = asyncio.create_task(world.run())
+    await renewing.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await running
