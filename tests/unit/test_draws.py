@@ -31,6 +31,19 @@ def test_uniform_is_never_an_end_of_the_interval(monkeypatch, bits, edge):
     assert value == pytest.approx(edge)
 
 
+def test_draws_stay_what_they_were():
+    # Stored sessions and replicas of other versions count on them: another key or hash is another text.
+    assert [uniform(7, 10, 12, purpose).hex() for purpose in Purpose] == [
+        "0x1.7e0ef3746c65dp-1",
+        "0x1.dc599b85df66bp-1",
+        "0x1.955db6a50ad2cp-3",
+    ]
+    assert uniform(2**64 - 1, 0, 4095, Purpose.DRAFT).hex() == "0x1.e5386a845afa2p-2"
+    assert gumbel_noise(7, 12, 3, CPU).tolist() == pytest.approx(
+        [0.6889053130619052, -0.35312169876799016, 1.3056096442561336], rel=1e-12
+    )
+
+
 def test_uniform_fills_the_interval_evenly():
     count, cells = 20_000, 20
     observed = [0] * cells

@@ -53,7 +53,9 @@ CASES = [
     SamplingParams(temperature=1.5, top_k=500),
     SamplingParams(temperature=1.0, top_p=0.7),
     SamplingParams(temperature=1.0, top_p=0.01),
+    SamplingParams(temperature=1.0, top_p=0.5),
     SamplingParams(temperature=1.0, min_p=0.2),
+    SamplingParams(temperature=1.0, min_p=1.0),
     SamplingParams(temperature=1.0, repetition_penalty=1.7),
     SamplingParams(temperature=1.0, repetition_penalty=0.6),
     SamplingParams(temperature=1.0, logit_bias={1: 2.5, 40: -100.0}),
@@ -111,6 +113,11 @@ def test_presence_and_frequency_count_the_answer_and_the_draft_tokens_before():
     expected[0, 3] -= 0.5 + 0.25  # in the prompt, which does not count, and once drafted
     found = distributions(scores, [row(params, drafted=(3,))])
     assert torch.allclose(found.double(), torch.softmax(expected, dim=-1), atol=1e-7)
+
+
+def test_a_nucleus_that_is_exactly_full_takes_no_more():
+    context = RowContext(SamplingParams(temperature=1.0, top_p=0.5), (0,), 1, (), ())
+    assert sorted(distributions(torch.zeros(1, 4), [context])[0].tolist()) == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_a_greedy_row_is_one_hot_after_penalties():
@@ -172,6 +179,11 @@ def test_inverse_cdf_takes_the_entry_that_holds_the_threshold():
     weights = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]], dtype=torch.float64)
     picks = {u: inverse_cdf(weights, torch.tensor([u], dtype=torch.float64)).item() for u in (1e-17, 0.49, 0.5, 0.99)}
     assert picks == {1e-17: 1, 0.49: 1, 0.5: 3, 0.99: 3}
+
+
+def test_inverse_cdf_finds_mass_behind_entries_without():
+    weights = torch.tensor([[0.0, 0.0, 0.25, 0.75]], dtype=torch.float64)
+    assert [inverse_cdf(weights, torch.tensor([u], dtype=torch.float64)).item() for u in (0.2, 0.3)] == [2, 3]
 
 
 def test_inverse_cdf_never_leaves_the_support_by_rounding():

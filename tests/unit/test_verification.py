@@ -63,6 +63,28 @@ def test_a_repeat_gives_the_same_verdict(way):
     assert all(decided(certain(1, 2, 3), target_probs, way) == first for _ in range(3))
 
 
+@pytest.mark.parametrize(("way", "decides"), [(Verification.TOKEN, 1), (Verification.BLOCK, 2)])
+def test_a_draw_above_what_the_target_gives_refuses(way, decides):
+    """TOKEN asks the draw of the token's own position; BLOCK, where later ones are certain, that of the last."""
+    draw = uniform(SEED, BASE, BASE + decides, Purpose.ACCEPT)
+    kept = []
+    for mass in (draw + 1e-6, draw - 1e-6):
+        target_probs = one_hot([1, 2, 3, 4])
+        target_probs[1] = torch.tensor([1 - mass, 0.0, mass, 0.0, 0.0])
+        kept.append(decided(certain(1, 2, 3), target_probs, way)[0])
+    assert kept == [3, 1]
+
+
+@pytest.mark.parametrize("way", [Verification.TOKEN, Verification.BLOCK])
+def test_the_next_token_is_drawn_with_the_draw_of_its_position(way):
+    for wrong in range(4):
+        draw = uniform(SEED, BASE, BASE + wrong, Purpose.NEXT)
+        for mass, expected in ((draw + 1e-6, 0), (draw - 1e-6, 4)):
+            target_probs = one_hot([1, 2, 3, 4])
+            target_probs[wrong] = torch.tensor([mass, 0.0, 0.0, 0.0, 1 - mass])
+            assert decided(certain(1, 2, 3), target_probs, way)[:2] == (wrong, expected)
+
+
 def test_coupled_commits_the_targets_own_choices():
     target_probs = torch.softmax(torch.randn(4, 5, generator=torch.Generator().manual_seed(1)), dim=-1)
     noise = torch.stack([gumbel_noise(SEED, BASE + i, 5, torch.device("cpu")) for i in range(4)])
