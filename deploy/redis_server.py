@@ -63,7 +63,11 @@ def _free_port() -> int:
 
 
 def _answers(connection: redis.Redis, record: PidRecord | None) -> bool:
-    """Tell whether Redis answers, and as the process meant: a taken port answers as another."""
+    """Tell whether Redis serves, and as the process meant: a taken port answers as another.
+
+    While it loads its file it says who it is, but refuses PING.
+    """
     with suppress(redis.RedisError):
-        return record is not None and int(connection.info("server")["process_id"]) == record.pid
+        ours = record is not None and int(connection.info("server")["process_id"]) == record.pid
+        return ours and bool(connection.ping())
     return False

@@ -165,6 +165,20 @@ def test_redis_starts_on_a_free_port_and_keeps_its_data_over_a_restart(tmp_path)
         process.kill()
 
 
+def test_redis_that_still_loads_its_file_has_not_started(tmp_path):
+    process = LoggedProcess(tmp_path, "redis")
+    try:
+        port = start_redis(process, tmp_path / "redis").port
+        with redis.Redis(port=port) as connection:
+            connection.eval("for i = 1, 500000 do redis.call('SET', 'key', i) end", 0)
+        process.kill()
+        start_redis(process, tmp_path / "redis", port)
+        with redis.Redis(port=port, retry=None) as connection:
+            assert connection.get("key") == b"500000"
+    finally:
+        process.kill()
+
+
 def test_redis_on_a_taken_port_says_so(tmp_path):
     first, second = LoggedProcess(tmp_path, "redis"), LoggedProcess(tmp_path, "second")
     try:
