@@ -1,5 +1,7 @@
 """Distributions agree with Hugging Face's processors in its order, row by row."""
 
+import itertools
+
 import pytest
 import torch
 import transformers
@@ -105,6 +107,14 @@ def test_order_is_the_one_that_hugging_face_builds():
     assert torch.allclose(distributions(scores, [row(CASES[-1])]).double(), expected, atol=1e-7)
 
 
+def test_ends_are_banned_until_the_answer_is_long_enough():
+    params = SamplingParams(temperature=1.0, min_new_tokens=4, stop_token_ids=(8,))
+    banned = distributions(logits(), [row(params, drafted=(11,))])[0]  # three tokens so far
+    free = distributions(logits(), [row(params, drafted=(11, 3))])[0]
+    assert banned[[7, 8]].tolist() == [0.0, 0.0]
+    assert (free[[7, 8]] > 0).all()
+
+
 def test_presence_and_frequency_count_the_answer_and_the_draft_tokens_before():
     params = SamplingParams(temperature=1.0, presence_penalty=0.5, frequency_penalty=0.25)
     scores = logits()
@@ -136,11 +146,14 @@ def test_a_small_temperature_above_the_bound_stays_finite():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_do_not_see_each_other(dtype):
-    rows = [row(params) for params in CASES] + [row(SamplingParams())]
+    rows = [row(params) for params in (*CASES, SamplingParams())]
     scores = logits(len(rows), seed=3).to(dtype)
+    alone = [distributions(scores[index : index + 1], [each])[0] for index, each in enumerate(rows)]
     together = distributions(scores, rows)
-    for index, alone in enumerate(rows):
-        assert torch.equal(together[index], distributions(scores[index : index + 1], [alone])[0])
+    for index, other in itertools.permutations(range(len(rows)), 2):
+        assert torch.equal(together[index], alone[index])
+        pair = distributions(scores[[index, other]], [rows[index], rows[other]])
+        assert torch.equal(pair[0], alone[index]), (rows[index].params, rows[other].params)
 
 
 def test_the_given_logits_stay_as_they_were():
@@ -189,6 +202,8 @@ def test_inverse_cdf_finds_mass_behind_entries_without():
 def test_inverse_cdf_never_leaves_the_support_by_rounding():
     weights = torch.tensor([[0.1] * 10 + [0.0] * 3], dtype=torch.float64)
     assert inverse_cdf(weights, torch.tensor([1 - 2**-53], dtype=torch.float64)).item() == 9
+    least = torch.tensor([[0.0, 5e-324, 0.0, 0.0]], dtype=torch.float64)  # 0.9 of it rounds to the whole of it
+    assert inverse_cdf(least, torch.tensor([0.9], dtype=torch.float64)).item() == 1
 
 
 def test_coupled_choice_never_takes_a_token_without_mass():
