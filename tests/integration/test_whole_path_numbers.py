@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from itertools import product
 
 import pytest
 import pytest_asyncio
@@ -10,10 +11,12 @@ import torch
 from specdec.model.loading import load_model
 from specdec.v1 import generation_pb2
 from tests.in_process import serving_draft, serving_target
-from tests.integration.whole_path import BLOCK, COUPLED, LENGTH, SERVING, TOKEN, whole_path
+from tests.integration.whole_path import BLOCK, COUPLED, LENGTH, SERVING, TOKEN, whole_path, whole_path_of
 
 TARGET, DRAFT = "synthetic:seed=1,order=3,vocabulary=128", "synthetic:seed=1,order=3,vocabulary=128,agreement=0.6"
-VOCABULARY, ILL = 128, 99  # sessions that begin with this token can fall ill
+ILL = 99  # sessions that begin with this token can fall ill
+# Of few tokens, so that the same ones come again within a block.
+NARROW_TARGET, NARROW_DRAFT = (f"synthetic:seed=1,order=3,vocabulary=20{rest}" for rest in ("", ",agreement=0.6"))
 SOURCES = {
     generation_pb2.TOKEN_SOURCE_ACCEPTED,
     generation_pb2.TOKEN_SOURCE_CORRECTION,
@@ -26,7 +29,7 @@ PENALTIES = {
     "presence": {"presence_penalty": 1.5},
     "frequency": {"frequency_penalty": 1.2},
     "rewarded frequency": {"frequency_penalty": -1.0},
-    "bias": {"logit_bias": {7: 4.0, 9: -4.0, 60: 3.0}},
+    "bias": {"logit_bias": {2: 4.0, 4: -4.0, 5: 3.0}},
     "all": {
         "repetition_penalty": 1.3,
         "presence_penalty": 0.7,
@@ -65,6 +68,12 @@ async def path(redis_server):
         serving_draft(DRAFT, loaded=FallingIll(load_model(DRAFT))) as draft,
         whole_path(redis_server.url, target, draft) as path,
     ):
+        yield path
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def narrow(redis_server):
+    async with whole_path_of(redis_server.url, NARROW_TARGET, NARROW_DRAFT) as path:
         yield path
 
 
@@ -112,15 +121,17 @@ async def test_logprobs_end_with_the_answer(path):
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-async def test_parameters_count_every_token_before_a_draft_position(path, name):
-    for way in ({"temperature": 0.0}, {}):
-        plain = await path.answer(**request(0, COUPLED, **PENALTIES[name], **way))
-        free = await path.answer(**request(0, COUPLED, **way))
-        assert plain.tokens != free.tokens  # the parameters matter here
-        for gamma in range(1, 5):
-            answer = await path.answer(**request(gamma, COUPLED, **PENALTIES[name], **way))
+async def test_parameters_count_every_token_before_a_draft_position(narrow, name):
+    mattered = 0
+    for first, way in product((1, 6, 9), ({"temperature": 0.0}, {})):
+        free = await narrow.answer(**request(0, COUPLED, first=first, **way))
+        plain = await narrow.answer(**request(0, COUPLED, first=first, **PENALTIES[name], **way))
+        mattered += plain.tokens != free.tokens
+        for gamma in (1, 4):
+            answer = await narrow.answer(**request(gamma, COUPLED, first=first, **PENALTIES[name], **way))
             assert answer.tokens == plain.tokens
             assert {drafted for drafted, _ in answer.rounds[:-4]} == {gamma}
+    assert mattered > 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
