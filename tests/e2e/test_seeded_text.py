@@ -90,9 +90,9 @@ def expected(tiny_reference):
 @how_many(range(200, 202))
 def test_alone_with_any_draft_and_gamma(callers, expected, numbers):
     for number in numbers:
-        for gamma in GAMMAS:
-            for caller in callers:
-                assert caller.tokens(**request(number, gamma)) == expected(number), (number, gamma)
+        for place, gamma in enumerate(GAMMAS):
+            caller = callers[(number + place) % 2]
+            assert caller.tokens(**request(number, gamma)) == expected(number), (number, gamma)
 
 
 @how_many(range(300, 306))
