@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -97,7 +98,7 @@ def measure(
     target: LanguageModel, draft: LanguageModel, setting: Setting, rounds: int
 ) -> Iterator[tuple[float, float]]:
     """Yield the expected tokens of each round, by token and by block."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(target.description.tokenizer)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(target.description.tokenizer)
     for seed, prompt in enumerate(PROMPTS):
         message = [{"role": "user", "content": prompt}]
         committed: list[int] = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from specdec.fence import Fence
-from specdec.parameters import SamplingParams, Verification
+from specdec.parameters import DEFAULT_VERIFICATION, SamplingParams, Verification
 
 
 class TokenSource(IntEnum):
@@ -42,7 +42,7 @@ class Speculation:
     """
 
     gamma: int | None = None
-    verification: Verification = Verification.TOKEN
+    verification: Verification = DEFAULT_VERIFICATION
 
 
 @dataclass(slots=True)

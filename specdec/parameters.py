@@ -37,6 +37,10 @@ class Verification(Enum):
     COUPLED = 3
 
 
+# As exact as TOKEN, never fewer expected tokens, and the same work: `python -m benchmarks.verification_gain`.
+DEFAULT_VERIFICATION = Verification.BLOCK
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Resolved sampling parameters; the fields mean what ``specdec.v1.SamplingParams`` says of them.

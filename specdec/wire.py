@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from specdec.errors import InvalidParameter, InvalidProposal
 from specdec.fence import Fence
-from specdec.parameters import SamplingParams, Verification
+from specdec.parameters import DEFAULT_VERIFICATION, SamplingParams, Verification
 from specdec.prefix import DIGEST_BYTES, CommittedPrefix
 from specdec.proposal import Proposal, SparseDistribution
 from specdec.v1 import common_pb2
@@ -188,7 +188,7 @@ def verification_to_message(verification: Verification) -> common_pb2.Verificati
 
 
 def verification_from_message(value: int, field: str = "verification") -> Verification:
-    """Read the way of verification; unspecified is TOKEN.
+    """Read the way of verification; unspecified is the default.
 
     Args:
         value: number of the enum.
@@ -198,7 +198,7 @@ def verification_from_message(value: int, field: str = "verification") -> Verifi
         InvalidParameter: the number is none of the enum's.
     """
     if value == common_pb2.VERIFICATION_UNSPECIFIED:
-        return Verification.TOKEN
+        return DEFAULT_VERIFICATION
     for verification, number in _VERIFICATIONS.items():
         if number == value:
             return verification

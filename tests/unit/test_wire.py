@@ -222,7 +222,7 @@ def test_number_of_distributions_must_fit(tokens, verification):
 def test_verification_round_trip_default_and_unknown_number():
     for verification in Verification:
         assert wire.verification_from_message(wire.verification_to_message(verification)) is verification
-    assert wire.verification_from_message(common_pb2.VERIFICATION_UNSPECIFIED) is Verification.TOKEN
+    assert wire.verification_from_message(common_pb2.VERIFICATION_UNSPECIFIED) is Verification.BLOCK
     unknown = generation_pb2.SpeculationParams(verification=9)
     with pytest.raises(InvalidParameter) as caught:
         wire.verification_from_message(unknown.verification, "speculation.verification")

@@ -14,7 +14,7 @@ from coordinator.session import Session, Speculation
 from coordinator.tokenizer import load_tokenizer
 from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch
 from specdec.fence import Fence
-from specdec.parameters import SamplingParams, Verification
+from specdec.parameters import DEFAULT_VERIFICATION, SamplingParams, Verification
 from specdec.v1 import common_pb2, generation_pb2
 
 
@@ -121,7 +121,7 @@ def test_a_parameter_out_of_range_names_its_field(params, at_fault):
 def test_speculation_is_resolved_and_gamma_limited():
     block = generation_pb2.SpeculationParams(gamma=0, verification=common_pb2.VERIFICATION_BLOCK)
     assert resolve_speculation(request(speculation=block), 16) == Speculation(0, Verification.BLOCK)
-    assert resolve_speculation(request(), 16) == Speculation(None, Verification.TOKEN)
+    assert resolve_speculation(request(), 16) == Speculation(None, DEFAULT_VERIFICATION)
     for wrong, field in (({"gamma": 17}, "speculation.gamma"), ({"verification": 9}, "speculation.verification")):
         with pytest.raises(InvalidParameter) as caught:
             resolve_speculation(request(speculation=generation_pb2.SpeculationParams(**wrong)), 16)
