@@ -136,6 +136,16 @@ def test_an_honest_proposal_is_taken():
     check(Proposal())
 
 
+@pytest.mark.parametrize("total", [0.5, 2.0])
+def test_what_probabilities_do_not_sum_to_1_by_is_divided_out(total):
+    other = SparseDistribution(SUPPORT.token_ids, tuple(total * value for value in SUPPORT.probabilities))
+    honest = drawn_proposal(other)
+    assert honest.draft_tokens == drawn_proposal(SUPPORT).draft_tokens
+    check(honest)
+    rows, usual = (draft_rows(drawn_proposal(each), torch.device("cpu")) for each in (other, SUPPORT))
+    assert torch.allclose(rows.probabilities, usual.probabilities, rtol=1e-12)
+
+
 def test_a_token_its_draw_does_not_give_is_refused():
     honest = drawn_proposal(SUPPORT)
     for other in set(SUPPORT.token_ids) - {honest.draft_tokens[1]}:
