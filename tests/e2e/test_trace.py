@@ -138,7 +138,7 @@ def test_the_answer_says_session_model_finish_and_usage(traced):
         "gen_ai.response.finish_reasons": ["length"],
         "gen_ai.usage.input_tokens": len(PROMPT),
         "gen_ai.usage.output_tokens": 9,
-        "specdec.verification": "TOKEN",
+        "specdec.verification": "BLOCK",
         "specdec.rounds": usage.rounds,
         "specdec.spec_rounds": usage.spec_rounds,
         "specdec.spec_draft_tokens": usage.spec_draft_tokens,
