@@ -7,15 +7,20 @@ the distribution that is sent (cut to the support size, renormalised, float32), 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import structlog
 import torch
 
 from specdec.draws import Purpose, gumbel_noise, uniform
-from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
-from specdec.model.work import Done, Feed
+from specdec.errors import InvalidParameter
+from specdec.model.work import Done, Feed, Outcome
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.proposal import Proposal, SparseDistribution
 from specdec.sampling import RowContext, coupled_choice, distributions, inverse_cdf, sparse_distributions
+
+GUESS = 0  # a token id that every vocabulary has
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Draft:
         gamma: draft tokens wanted.
         verification: which randomness the tokens are drawn with.
         limits: of the model.
+        guessed: a row was not finite, and its token is a guess.
     """
 
     prefix: CommittedPrefix
@@ -55,6 +61,7 @@ class Draft:
     committed: Sequence[int] = ()
     draft_tokens: list[int] = field(default_factory=list)
     draft_distributions: list[SparseDistribution] = field(default_factory=list)
+    guessed: bool = False
 
     def begin(self, committed: list[int]) -> Feed:
         """Ask for the logits that follow the committed tokens."""
@@ -91,10 +98,23 @@ class Draft:
             return Feed([token], 1)
         proposal = Proposal(tuple(self.draft_tokens), tuple(self.draft_distributions))
         base_length = len(self.committed)
-        return Done(proposal, keep=base_length + max(self.gamma - 1, 0), committed=base_length)
+        # What gave numbers that are not finite is not continued: the next call feeds everything anew.
+        keep = 0 if self.guessed else base_length + max(self.gamma - 1, 0)
+        return Done(proposal, keep=keep, committed=base_length)
+
+    def guess(self) -> Feed | Done:
+        """Propose any token with certainty where the logits are not finite.
+
+        To fail or to stop here would make the use of the proposal depend on the tokens that led here, which is a bias;
+        a token proposed with certainty is exact, whichever it is.
+        """
+        if not self.guessed:
+            logger.warning("the draft's logits are not finite", session=self.prefix.session_id)
+        self.guessed = True
+        return self.take(GUESS, (GUESS,), (1.0,))
 
 
-def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Feed | Done | SpecdecError]:
+def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Outcome]:
     """Draw the next draft token of every session in the batch, with one device-to-host copy.
 
     Args:
@@ -128,9 +148,9 @@ def _coupled_tokens(drafts: Sequence[Draft], probabilities: torch.Tensor) -> tor
     return coupled_choice(probabilities, torch.stack(noise))
 
 
-def _outcome(draft: Draft, host: list[float]) -> Feed | Done | SpecdecError:
+def _outcome(draft: Draft, host: list[float]) -> Feed | Done:
     finite, token, *entries = host
     if not finite:
-        return NumericalFailure("the draft's logits are not finite")
+        return draft.guess()
     size = len(entries) // 2
     return draft.take(int(token), [int(entry) for entry in entries[:size]], entries[size:])

@@ -42,13 +42,15 @@ def distributions(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Ten
     """Turn logits into the distributions that tokens are chosen from.
 
     Args:
-        logits: [n, vocabulary] float32 or float64, finite.
+        logits: [n, vocabulary] float32 or float64.
         rows: [n] what each row stands on.
 
     Returns:
-        [n, vocabulary] float32 probabilities; a greedy row has a single 1. A row that its parameters leave without any
-        token is not finite.
+        [n, vocabulary] float32 probabilities; a greedy row has a single 1. A row with NaN or infinite logits, or left
+        without any token by its parameters, is not finite.
     """
+    # Before anything overwrites what tells that the model has failed; minus infinity is a legal way to say never.
+    failed = (logits.isnan() | logits.isposinf()).any(dim=-1, keepdim=True)
     logits = logits.clone()
     for index, row in enumerate(rows):
         _add_bias(logits[index], row)
@@ -59,7 +61,7 @@ def distributions(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Ten
     scaled = _cut_to_top_k(logits / temperature, rows)
     scaled = _cut_to_top_p(scaled, rows)
     probabilities = _cut_to_min_p(torch.softmax(scaled, dim=-1), rows)
-    return torch.where(greedy, _one_hot_of_best(logits), probabilities).float()
+    return torch.where(greedy, _one_hot_of_best(logits), probabilities).masked_fill(failed, torch.nan).float()
 
 
 def sparse_distributions(probabilities: torch.Tensor, support_size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -200,5 +200,5 @@ async def test_bad_numbers_of_the_draft_cost_speed_alone(path, fall_ill, value):
     fall_ill(path.draft, lambda row: row.fill_(value))
     answer = await path.answer(**asked)
     assert answer.tokens == plain.tokens
-    assert set(answer.fallbacks[:-1]) == {generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE}
+    assert not any(answer.fallbacks)  # guesses take the place of what was not to be had
     assert await path.health() == SERVING

@@ -5,7 +5,9 @@ import torch
 
 from draft_service import drafting
 from specdec import verification
+from specdec.errors import NumericalFailure
 from specdec.proposal import SparseDistribution
+from specdec.sampling import distributions
 from target_service import verifying
 from tests.in_process import running_services
 from tests.statistical.answers import DRAFT, TARGET, Cell, answers_of, z_of
@@ -15,9 +17,9 @@ ANSWERS = 100
 TOKEN, BLOCK = Cell("hot", "none", "token", "4"), Cell("hot", "none", "block", "4")
 
 
-async def asked(redis_url, cell):
+async def asked(redis_url, cell, count=ANSWERS):
     async with running_services(redis_url, TARGET, DRAFT) as stub:
-        return await answers_of(stub, [cell.request(seed) for seed in range(ANSWERS)])
+        return await answers_of(stub, [cell.request(seed) for seed in range(count)])
 
 
 def correction_from_p(p, draft, weights, accept_index):
@@ -55,3 +57,25 @@ async def test_control_the_law_of_other_parameters_is_another(redis_url):
     answers = await asked(redis_url, TOKEN)
     assert z_of(answers.tokens, TOKEN) < FAILS_ABOVE
     assert z_of(answers.tokens, Cell("hot", "penalties", "token", "4")) > FAILS_ABOVE
+
+
+def fail_after_7(logits, rows):
+    """Process logits like ``distributions``, of a draft that breaks whenever the token before is 7."""
+    failing = [[[*row.committed, *row.drafted][-1] == 7] for row in rows]
+    return distributions(logits.masked_fill(torch.tensor(failing), torch.nan), rows)
+
+
+@pytest.mark.parametrize("cell", [TOKEN, BLOCK], ids=["token", "block"])
+async def test_a_draft_that_breaks_after_some_tokens_harms_nothing(redis_url, monkeypatch, cell):
+    monkeypatch.setattr(drafting, "distributions", fail_after_7)
+    answers = await asked(redis_url, cell, 600)
+    assert z_of(answers.tokens, cell) < FAILS_ABOVE
+    assert answers.usage["fallbacks"] == 0
+
+
+async def test_control_proposals_lost_by_what_their_tokens_are_would_be_seen(redis_url, monkeypatch):
+    monkeypatch.setattr(drafting, "distributions", fail_after_7)
+    monkeypatch.setattr(drafting.Draft, "guess", lambda _: NumericalFailure("not finite"))
+    answers = await asked(redis_url, TOKEN, 600)
+    assert answers.usage["fallbacks"] > 0
+    assert z_of(answers.tokens, TOKEN) > FAILS_ABOVE

@@ -210,3 +210,9 @@ def test_coupled_choice_never_takes_a_token_without_mass():
     probabilities = torch.tensor([[0.0, 1.0, 0.0]])
     noise = torch.tensor([[50.0, -50.0, 50.0]], dtype=torch.float64)
     assert coupled_choice(probabilities, noise).item() == 1
+
+
+def test_a_failed_row_stays_visible_under_a_ban_of_just_the_token_that_shows_it():
+    scores = logits()
+    scores[0, END[0]] = torch.nan
+    assert not distributions(scores, [row(SamplingParams(min_new_tokens=50))]).isfinite().all()

@@ -5,11 +5,12 @@ import torch
 
 from draft_service.drafting import Draft, DraftLimits, draw
 from specdec.draws import gumbel_noise
-from specdec.errors import InvalidParameter, NumericalFailure
+from specdec.errors import InvalidParameter
 from specdec.fence import Fence
 from specdec.model.work import Done, Feed
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
+from specdec.proposal import SparseDistribution
 from specdec.sampling import coupled_choice, distributions
 from specdec.verification import check_draws
 from tests.device_reads import DeviceReads
@@ -128,15 +129,22 @@ def test_ids_beyond_the_vocabulary_are_refused_by_name():
     assert caught.value.field == "sampling_params.logit_bias"
 
 
+@pytest.mark.parametrize("verification", list(Verification))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rows_that_are_not_finite_fail_their_own_session_alone(temperature):
-    broken, healthy = draft(temperature=temperature), draft(temperature=temperature)
+def test_rows_that_are_not_finite_are_certain_guesses_and_their_cache_is_not_kept(temperature, verification):
+    broken, healthy = (draft(2, verification, temperature=temperature) for _ in range(2))
     for each in (broken, healthy):
         each.begin([1, 2, 3])
     rows = logits_after((1, 2, 3))
-    outcomes = draw([(broken, torch.full_like(rows, torch.nan)), (healthy, rows)])
-    assert isinstance(outcomes[0], NumericalFailure)
-    assert isinstance(outcomes[1], Feed)
+    guessed, _ = draw([(broken, torch.full_like(rows, torch.nan)), (healthy, rows)])
+    assert guessed == Feed([0], 1)
+    done, fine = draw([(broken, rows), (healthy, rows)])
+    assert done.result.gamma == 2
+    assert done.result.draft_tokens[0] == 0
+    if verification is not Verification.COUPLED:
+        assert done.result.draft_distributions[0] == SparseDistribution((0,), (1.0,))
+    check_draws(done.result, VOCABULARY, verification, 5, 3)
+    assert (done.keep, fine.keep) == (0, 4)
 
 
 def test_a_batch_is_drawn_without_waiting_for_the_device_before_its_one_copy():
