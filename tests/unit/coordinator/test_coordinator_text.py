@@ -93,11 +93,13 @@ def test_a_replacement_is_not_taken_for_a_stop_while_its_character_is_unfinished
 @given(
     st.lists(st.integers(0, len(WORDS) - 1), max_size=30),
     st.lists(st.text("abc st€", min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=2),
 )
-def test_text_ends_before_the_stop_that_is_completed_first(tokens, stops):
+def test_text_ends_before_the_stop_that_is_completed_first(tokens, stops, slices):
+    whole = "".join(WORDS[token] for token in tokens)
+    stops = [*stops, *filter(None, (whole[start : start + length] for start, length in slices))]
     stream = words_stream(stops)
     texts, rest = feed_all(stream, tokens)
-    whole = "".join(WORDS[token] for token in tokens)
     ends = [(whole.find(stop) + len(stop), whole.find(stop)) for stop in stops if stop in whole]
     if ends:
         assert "".join(texts) + rest == whole[: min(ends)[1]]

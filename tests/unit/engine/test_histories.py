@@ -1,6 +1,7 @@
-"""Random histories: whatever is reused, cut, repeated, cancelled or evicted, each row is a fresh model's row."""
+"""Random histories: whatever is reused, cut, repeated, restarted or evicted, each row is a fresh model's row."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ sessions = st.sampled_from(["a", "b", "c"])
 @dataclass(frozen=True)
 class Step:
     session: str
-    kind: str  # verify, draft, release
+    kind: str  # verify, draft, release, restart
     keep: int  # committed tokens that stay, or cached ones of a release
     append: list[int]
     draft_tokens: list[int]
@@ -37,12 +38,13 @@ class Step:
     any_start: int
     wrong_digest: bool
     cancel_after: int | None  # turns of the loop, in place of waiting for the answer
+    repeat: bool  # the very call is made once more
 
 
 steps = st.builds(
     Step,
     session=sessions,
-    kind=st.sampled_from(["verify", "verify", "draft", "draft", "release"]),
+    kind=st.sampled_from(["verify", "verify", "verify", "draft", "draft", "draft", "release", "restart"]),
     keep=st.one_of(st.just(1000), st.integers(0, 40)),
     append=tokens,
     draft_tokens=tokens,
@@ -51,6 +53,7 @@ steps = st.builds(
     any_start=st.integers(0, 60),
     wrong_digest=st.integers(0, 9).map(lambda number: number == 0),
     cancel_after=st.one_of(st.none(), st.none(), st.integers(0, 3)),
+    repeat=st.booleans(),
 )
 
 
@@ -109,19 +112,26 @@ async def ask(engine, caller, step, start, wrong_digest=False):
 
 
 async def take(engine, caller, step):
+    if step.kind == "restart":
+        return  # only where there is one engine after another
     if step.kind == "release":
         await engine.release(step.session, fence(), keep_length=step.keep)
         return
     caller.move(step)
-    start = caller.start(step)
+    start, before = caller.start(step), replace(caller)
     if not await ask(engine, caller, step, start, step.wrong_digest):
         assert await ask(engine, caller, step, 0)
+    if step.repeat:
+        assert await ask(engine, before, step, start) or await ask(engine, before, step, 0)
 
 
 async def play(history, **limits):
-    async with Running(HashModel(CONTEXT), **limits) as engine:
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(Running(HashModel(CONTEXT), **limits))
         callers = {name: Caller() for name in "abc"}
         for step in history:
+            if step.kind == "restart":  # the callers go on from what the former engine has acknowledged
+                engine = await stack.enter_async_context(Running(HashModel(CONTEXT), **limits))
             await take(engine, callers[step.session], step)
         await engine.close()
         check_books(engine)
