@@ -32,7 +32,7 @@ class Draft(Protocol):
     """Who proposes."""
 
     async def propose(self, session: Session, gamma: int) -> Drafted:
-        """Return up to gamma draft tokens, or none and the reason; never fails because of the draft."""
+        """Return gamma draft tokens, or fewer or none and the reason; only a stale claim is raised."""
 
 
 class Target(Protocol):
@@ -178,7 +178,7 @@ class Generation:
 
     async def _reclaim(self, seen: int) -> None:
         session, store = self._session, self._parties.store
-        await store.renew(session)  # fails when somebody else has the claim: then the target is right
+        await store.renew(session)  # fails when somebody else has the claim: then the model server is right
         claimed = await store.resume(session.session_id, session.principal, secrets.token_hex(16), above=seen)
         session.fence = claimed.fence
 

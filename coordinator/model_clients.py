@@ -50,7 +50,7 @@ class _Clients:
         await self._release_on(self._replicas.usable(), session, 0)
 
     async def _release_on(self, replicas: Sequence[Replica], session: Session, keep_length: int) -> None:
-        self._acknowledged.pop(session.session_id, None)
+        self.forget(session)
         fence = fence_to_message(session.fence)
         request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_length=keep_length)
         for replica in replicas:

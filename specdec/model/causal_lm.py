@@ -18,7 +18,6 @@ class CausalLM:
     Attributes:
         description: the facts behind GetModelInfo.
         name: see ``LanguageModel``, as the following.
-        fingerprint: identity of weights, variant and dtype.
         vocabulary_size: real size; padded columns of the head are cut off.
         context_length: tokens a cache may hold.
         device: where weights, caches and logits live.
@@ -29,7 +28,6 @@ class CausalLM:
         """Serve a network that is in evaluation mode, on its device and in its dtype."""
         self.description = description
         self.name = description.name
-        self.fingerprint = description.model_fingerprint
         self.vocabulary_size = description.vocabulary_size
         self.context_length = description.context_length
         self.network = network

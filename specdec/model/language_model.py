@@ -50,7 +50,6 @@ class LanguageModel(Protocol):
 
     Attributes:
         name: hub id, folder or synthetic description.
-        fingerprint: identity of weights, quantisation and dtype.
         vocabulary_size: real size; logits have exactly this many columns.
         context_length: tokens a cache may hold.
         device: where logits live.
@@ -58,7 +57,6 @@ class LanguageModel(Protocol):
     """
 
     name: str
-    fingerprint: str
     vocabulary_size: int
     context_length: int
     device: torch.device

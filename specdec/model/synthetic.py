@@ -113,7 +113,6 @@ class SyntheticModel:
         settings: as parsed.
         description: the facts behind GetModelInfo.
         name: see ``LanguageModel``, as the following.
-        fingerprint: identity of law and dtype.
         vocabulary_size: number of tokens.
         context_length: tokens a cache may hold.
         device: where the tables and logits live.
@@ -138,7 +137,6 @@ class SyntheticModel:
         self._laws = _laws(self.settings).to(device)
         self._logits = self._laws.log().clamp_(min=NO_MASS).to(dtype)
         self.description = _description(name, self.settings, dtype)
-        self.fingerprint = self.description.model_fingerprint
 
     def new_cache(self) -> SyntheticCache:
         """Return an empty cache."""

@@ -37,7 +37,6 @@ class HashCache:
 
 class HashModel:
     name = "hash"
-    fingerprint = "hash"
     vocabulary_size = VOCABULARY
     device = torch.device("cpu")
 

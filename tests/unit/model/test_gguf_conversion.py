@@ -122,8 +122,11 @@ def test_other_vocabularies_keep_their_digits_together(packed, network):
 
 def test_a_folder_with_one_gguf_file_is_that_file(packed):
     by_folder, by_file = (load_model(str(name), "cpu", "float32") for name in (packed.parent, packed))
-    assert by_folder.fingerprint == by_file.fingerprint
-    assert load_model(f"layers:1:{packed}", "cpu", "float32").fingerprint != by_file.fingerprint
+    assert by_folder.description.model_fingerprint == by_file.description.model_fingerprint
+    assert (
+        load_model(f"layers:1:{packed}", "cpu", "float32").description.model_fingerprint
+        != by_file.description.model_fingerprint
+    )
 
 
 def test_only_the_first_of_many_unpacks(packed, monkeypatch):

@@ -57,7 +57,9 @@ def test_seeds_differ_and_repeat():
     one, again, other = (model(f"synthetic:seed={seed}") for seed in (1, 1, 2))
     assert torch.equal(one.law([5]), again.law([5]))
     assert not torch.equal(one.law([5]), other.law([5]))
-    assert one.fingerprint == again.fingerprint != other.fingerprint
+    assert (
+        one.description.model_fingerprint == again.description.model_fingerprint != other.description.model_fingerprint
+    )
 
 
 def test_logits_are_the_law_for_ragged_segments_after_cuts():
