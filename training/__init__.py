@@ -1,0 +1,1 @@
+"""Makes drafts for targets that have no small sibling."""
