@@ -80,10 +80,7 @@ class Batching:
         self.waiting = held
 
     def _release(self, release: Release) -> None:
-        if release.keep_length:
-            self.caches.get(release.session_id).give_up(release.keep_length)
-        else:
-            self.caches.drop(release.session_id)
+        self.caches.give_up(release.session_id, release.keep_length)
         release.resolve(None)
 
     def _start(self, call: Call) -> bool:
@@ -103,19 +100,19 @@ class Batching:
         session.check(prefix)
         self._check_tokens(prefix.tokens, prefix.base_length, "prefix.tokens")
         first = call.work.begin([*session.tokens[: prefix.start], *prefix.tokens])
+        # A work that is done without a pass has its committed tokens known from now on; room is theirs all the same.
+        feed = first if isinstance(first, Feed) else Feed([], 0)
+        self._check_feed(feed, prefix.base_length)
+        self.caches.reserve(session, prefix.base_length + len(feed.tokens))
+        session.released = False
+        call.reused_length = min(session.align(prefix.start, [*prefix.tokens, *feed.tokens]), prefix.base_length)
         if isinstance(first, Done):
-            call.reused_length = session.align(prefix.start, prefix.tokens)
-            del session.tokens[session.cache.length :]
             call.answer(first)
             self.caches.rest(session)
             return False
-        self._check_feed(first, prefix.base_length)
-        self.caches.reserve(session, prefix.base_length + len(first.tokens))
         session.running = True
-        session.released = False
-        call.reused_length = min(session.align(prefix.start, [*prefix.tokens, *first.tokens]), prefix.base_length)
-        session.leave(first.rows)
-        call.rows = first.rows
+        session.leave(feed.rows)
+        call.rows = feed.rows
         return True
 
     def _run_pass(self) -> None:

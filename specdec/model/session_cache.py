@@ -10,8 +10,9 @@ from specdec.prefix import CommittedPrefix, PrefixDigest, common_length
 class SessionCache:
     """A sequence of tokens of which the first ``cache.length`` have been fed.
 
-    Between two calls the sequence is exactly what has been fed. There is no rolling back: a call says which sequence it
-    wants, and whatever the cache shares with it stays.
+    Between two calls the sequence is what has been fed or what is known to be committed, whichever is longer: a work
+    that needs no logits feeds nothing, and a later one catches up. There is no rolling back: a call says which sequence
+    it wants, and whatever the session shares with it stays.
 
     Attributes:
         session_id: whose it is.
@@ -52,10 +53,10 @@ class SessionCache:
         """Make the sequence its first ``start`` tokens and then ``tokens``.
 
         Returns:
-            How many leading tokens of it were cached.
+            How many leading tokens of it were held.
         """
         shared = start + common_length(self.tokens[start:], tokens)
-        self.cache.cut(shared)
+        self.cache.cut(min(shared, self.cache.length))
         self.tokens[shared:] = tokens[shared - start :]
         if self._committed.length > shared:
             self._committed = PrefixDigest()
@@ -70,24 +71,24 @@ class SessionCache:
         return self.tokens[self.cache.length : self.cache.length + count]
 
     def settle(self, keep: int, committed: int) -> int:
-        """Keep at most ``keep`` of the fed tokens, and take the first ``committed`` of them as committed.
+        """Keep at most ``keep`` of the fed tokens, and the first ``committed`` ones, fed or not, as committed.
 
         Returns:
             Committed tokens held.
         """
         self.cache.cut(min(keep, self.cache.length))
-        del self.tokens[self.cache.length :]
-        committed = min(committed, self.cache.length)
+        committed = min(committed, len(self.tokens))
+        del self.tokens[max(committed, self.cache.length) :]
         self._committed.update(self.tokens[self._committed.length : committed])
         return committed
 
     def abandon(self) -> None:
-        """Keep what has been fed by a call that did not finish: as good as any other, since only content counts."""
+        """Keep what a call that did not finish has fed: as good as any other, since only content counts."""
         self.settle(self.cache.length, self._committed.length)
 
     def give_up(self, keep: int) -> None:
         """Make room for whoever needs it, and keep at most ``keep`` tokens, 1 or more, until then."""
-        self.settle(keep, self._committed.length)
+        self.settle(keep, min(keep, self._committed.length))
         self.released = True
 
     def _digest(self, length: int) -> bytes:

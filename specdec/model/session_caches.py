@@ -65,12 +65,20 @@ class SessionCaches:
         self._set_room(session, room)
 
     def rest(self, session: SessionCache) -> None:
-        """Note that a session's call has ended: it is now the last used one, with the room it has allocated, if any."""
+        """Note that a session's call has ended: it is now the last used one, with room for what it holds, if any."""
         session.running = False
         session.used_at = time.monotonic()
-        if self._sessions.pop(session.session_id, None) and session.cache.length:
+        if self._sessions.pop(session.session_id, None) and session.tokens:
             self._sessions[session.session_id] = session
-        self._set_room(session, session.cache.capacity if session.session_id in self._sessions else 0)
+        self._fit_room(session)
+
+    def give_up(self, session_id: str, keep: int) -> None:
+        """Let a session go: its first ``keep`` tokens stay until somebody needs the room, with 0 nothing does."""
+        if not keep:
+            self.drop(session_id)
+        elif session := self._sessions.get(session_id):
+            session.give_up(keep)
+            self._fit_room(session)
 
     def drop(self, session_id: str) -> None:
         """Free a session's cache, if there is one."""
@@ -96,6 +104,11 @@ class SessionCaches:
     def _evictable(self, session: SessionCache) -> bool:
         idle = time.monotonic() - session.used_at >= self._idle_seconds
         return not session.running and (session.released or idle)
+
+    def _fit_room(self, session: SessionCache) -> None:
+        """Set aside what a resting session needs: tokens that are known can be fed at any time."""
+        held = session.session_id in self._sessions
+        self._set_room(session, session.cache.capacity_for(len(session.tokens)) if held else 0)
 
     def _set_room(self, session: SessionCache, room: int) -> None:
         self.room += room - session.room

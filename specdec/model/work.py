@@ -30,7 +30,8 @@ class Done:
     Attributes:
         result: for the caller of ``Engine.run``.
         keep: the cache keeps at most this many leading tokens of the sequence.
-        committed: at most this many leading tokens of what it keeps are committed, and acknowledged to the caller.
+        committed: this many leading tokens of the sequence are committed: they stay known, fed or not, and are
+            acknowledged to the caller.
     """
 
     result: Any
@@ -72,8 +73,8 @@ class Answer:
 
     Attributes:
         result: what the work's Done carried.
-        cached_length: committed tokens that the cache now holds; the next call may start there.
-        reused_length: committed tokens that were in the cache when the call came.
+        cached_length: committed tokens that are held from now on; the next call may start there.
+        reused_length: committed tokens that were held when the call came.
         fed_tokens: tokens fed for this call.
         passes: forward passes that served it.
         batch_size: sessions in the largest of them.

@@ -134,6 +134,38 @@ class DraftWork:
         return Done(self.drawn, keep=self.prefix.base_length + self.gamma - 1, committed=self.prefix.base_length)
 
 
+class KnowWork:
+    """What a draft does that needs no logits: it is done at once. Its result: the committed tokens."""
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+
+    def begin(self, committed):
+        assert len(committed) == self.prefix.base_length
+        return Done(committed, keep=10**6, committed=len(committed))
+
+
+class MixedWork:
+    """What a draft does that has some tokens without logits: they are fed with the next. Its result: draft tokens."""
+
+    def __init__(self, prefix, early, gamma):
+        self.prefix = prefix
+        self.drawn = list(early)
+        self.gamma = gamma
+
+    def begin(self, committed):
+        assert len(committed) == self.prefix.base_length
+        return Feed(list(self.drawn), 1)
+
+    def step(self, rows):
+        self.drawn.append(int(rows[0].argmax()))
+        if len(self.drawn) < self.gamma:
+            self.drawn.append(0)
+            return Feed(self.drawn[-2:], 1)
+        base_length = self.prefix.base_length
+        return Done(self.drawn, keep=base_length + len(self.drawn) - 1, committed=base_length)
+
+
 class OddWork:
     """Begins and goes on as told, by functions or by the errors they raise."""
 
@@ -170,6 +202,14 @@ def fresh_draft(committed, gamma):
     return tokens[len(committed) :]
 
 
+def fresh_mixed(committed, early, gamma):
+    drawn = [*early, *fresh_draft([*committed, *early], 1)]
+    while len(drawn) < gamma:
+        drawn.append(0)
+        drawn += fresh_draft([*committed, *drawn], 1)
+    return drawn
+
+
 def advance(works):
     return [work.step(rows) for work, rows in works]
 
@@ -202,7 +242,9 @@ def check_books(engine):
     resting = [session for session in sessions if not session.running]
     for session in resting:
         cache, committed = session.cache, session._committed
-        assert session.tokens == cache.held[: cache.length]
-        assert session.room == cache.capacity >= cache.length > 0
-        if committed.length <= cache.length:  # else the next alignment starts it anew
+        assert session.tokens
+        assert session.tokens[: cache.length] == cache.held[: cache.length]
+        assert len(session.tokens) in (cache.length, committed.length)
+        assert session.room == cache.capacity_for(len(session.tokens)) >= cache.capacity >= cache.length
+        if committed.length <= len(session.tokens):  # else the next alignment starts it anew
             assert committed.digest() == PrefixDigest(session.tokens[: committed.length]).digest()

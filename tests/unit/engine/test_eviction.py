@@ -9,6 +9,7 @@ from tests.unit.engine.hash_model import (
     DraftWork,
     Gate,
     HashModel,
+    KnowWork,
     Running,
     VerifyWork,
     fence,
@@ -116,6 +117,42 @@ async def test_running_session_is_never_evicted_and_its_whole_prompt_has_room_fr
             await tasks[1]
         assert (await tasks[0]).result == fresh_verdict([3] * 90)
         await ask(engine, "b", length=9)
+
+
+async def know(engine, name, length=8):
+    return await engine.run(KnowWork(prefix_of([1] * length, name)))
+
+
+async def test_session_that_only_knows_its_tokens_takes_room_stays_and_makes_room_like_any_other():
+    async with Running(HashModel(), cache_tokens=24, max_sessions=10) as engine:
+        for name in "abc":
+            assert (await know(engine, name)).cached_length == 8
+        with pytest.raises(CacheFull):
+            await know(engine, "d")
+        with pytest.raises(CacheFull):
+            await know(engine, "a", 9)
+        await engine.release("a", fence(), keep_length=1000)
+        assert (await know(engine, "a")).reused_length == 8  # and is not released any more
+        with pytest.raises(CacheFull):
+            await ask(engine, "d")
+        await engine.release("b", fence(), keep_length=4)
+        assert (await know(engine, "b")).reused_length == 4
+        await engine.release("b", fence(), keep_length=4)
+        await ask(engine, "d")
+        assert await is_cached(engine, "a", 7)
+        assert not await is_cached(engine, "b", 4)
+        await engine.release("c", fence(), keep_length=0)
+        await know(engine, "e")
+    assert engine.state.evictions == 1
+
+
+async def test_sessions_that_only_know_are_counted():
+    async with Running(HashModel(), max_sessions=2) as engine:
+        await know(engine, "a")
+        await know(engine, "b")
+        with pytest.raises(CacheFull):
+            await know(engine, "c")
+        assert engine.state.sessions == 2
 
 
 async def test_running_session_that_outgrows_the_cache_fails_alone_and_keeps_what_it_has():

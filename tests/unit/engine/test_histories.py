@@ -12,11 +12,14 @@ from tests.unit.engine.hash_model import (
     STEP,
     DraftWork,
     HashModel,
+    KnowWork,
+    MixedWork,
     Running,
     VerifyWork,
     check_books,
     fence,
     fresh_draft,
+    fresh_mixed,
     fresh_verdict,
     prefix_of,
 )
@@ -29,7 +32,7 @@ sessions = st.sampled_from(["a", "b", "c"])
 @dataclass(frozen=True)
 class Step:
     session: str
-    kind: str  # verify, draft, release, restart
+    kind: str  # verify, draft, mixed, know, release, restart
     keep: int  # committed tokens that stay, or cached ones of a release
     append: list[int]
     draft_tokens: list[int]
@@ -44,7 +47,7 @@ class Step:
 steps = st.builds(
     Step,
     session=sessions,
-    kind=st.sampled_from(["verify", "verify", "verify", "draft", "draft", "draft", "release", "restart"]),
+    kind=st.sampled_from(["verify"] * 3 + ["draft"] * 2 + ["mixed"] * 2 + ["know"] * 2 + ["release", "restart"]),
     keep=st.one_of(st.just(1000), st.integers(0, 40)),
     append=tokens,
     draft_tokens=tokens,
@@ -74,9 +77,14 @@ class Caller:
 
 
 def work_of(step, prefix, committed):
+    gamma = 1 + len(step.draft_tokens)
     if step.kind == "draft":
-        gamma = 1 + len(step.draft_tokens)
         return DraftWork(prefix, gamma), fresh_draft(committed, gamma)
+    if step.kind == "mixed":
+        early = step.draft_tokens[: step.good]
+        return MixedWork(prefix, early, gamma), fresh_mixed(committed, early, gamma)
+    if step.kind == "know":
+        return KnowWork(prefix), committed
     draft_tokens = [*fresh_draft(committed, step.good), *step.draft_tokens][: CONTEXT - len(committed)]
     return VerifyWork(prefix, draft_tokens), fresh_verdict(committed, draft_tokens)
 

@@ -8,10 +8,13 @@ from tests.unit.engine.hash_model import (
     VOCABULARY,
     DraftWork,
     HashModel,
+    KnowWork,
+    MixedWork,
     OddWork,
     Running,
     VerifyWork,
     fresh_draft,
+    fresh_mixed,
     fresh_verdict,
     prefix_of,
 )
@@ -129,12 +132,31 @@ async def test_work_that_needs_no_pass_is_answered_without_one():
     async with Running(model) as engine:
         nothing = OddWork(prefix_of([1, 2]), begin=lambda committed: Done("none", 2, 2))
         answer = await engine.run(nothing)
-        assert (answer.result, answer.cached_length, answer.passes) == ("none", 0, 0)
-        assert engine.state.sessions == 0
-        await engine.run(VerifyWork(prefix_of([1, 2, 3])))
+        assert (answer.result, answer.cached_length, answer.reused_length, answer.passes) == ("none", 2, 0, 0)
+        answer = await engine.run(VerifyWork(prefix_of([1, 2, 3], start=2)))
+        assert answer.result == fresh_verdict([1, 2, 3])
         answer = await engine.run(nothing)
         assert (answer.cached_length, answer.reused_length) == (2, 2)
-    assert len(model.passes) == 1
+    assert model.passes == [[(3, 1)]]
+
+
+async def test_what_is_known_need_not_be_sent_and_is_fed_when_a_work_asks_for_logits():
+    model = HashModel()
+    committed = [1, 2, 3, 4, 5]
+    async with Running(model) as engine:
+        assert (await engine.run(KnowWork(prefix_of(committed[:3])))).cached_length == 3
+        assert (await engine.run(KnowWork(prefix_of(committed, start=3)))).cached_length == 5
+        answer = await engine.run(MixedWork(prefix_of([*committed, 6], start=5), [7, 8], 4))
+        assert answer.result == fresh_mixed([*committed, 6], [7, 8], 4)
+        assert (answer.cached_length, answer.reused_length, answer.fed_tokens) == (6, 5, 10)
+        answer = await engine.run(KnowWork(prefix_of([*committed, 6, 7, 9], start=6)))
+        assert (answer.cached_length, answer.reused_length) == (8, 7)
+        answer = await engine.run(VerifyWork(prefix_of([*committed, 6, 7, 9], start=8)))
+        assert answer.result == fresh_verdict([*committed, 6, 7, 9])
+        assert answer.fed_tokens == 1
+        with pytest.raises(PrefixMissing):
+            await engine.run(KnowWork(prefix_of([1, 2, 3, 4, 6, 6], start=6)))
+    assert model.passes == [[(8, 1)], [(2, 1)], [(1, 1)]]
 
 
 async def test_answer_says_what_it_took():

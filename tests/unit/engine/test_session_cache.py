@@ -52,16 +52,20 @@ def test_commit_may_end_before_the_last_one():
     assert session.tokens == [1, 2, 3]
 
 
-def test_abandoned_call_keeps_what_was_fed_and_no_more():
-    session = session_of([1, 2, 3, 4, 5], 5)
+def test_abandoned_call_keeps_what_was_fed_and_what_was_known_and_no_more():
+    session = session_of([1, 2, 3, 4, 5], 4)
     session.align(0, [1, 2, 3, 4, 5, 6])
     session.leave(4)
     feed(session, 1)
     session.abandon()
-    assert session.tokens == [1, 2, 3]
-    session.check(prefix_of([1, 2, 3], start=3))
+    assert (session.tokens, session.cache.length) == ([1, 2, 3, 4], 3)
+    session.check(prefix_of([1, 2, 3, 4], start=4))
     with pytest.raises(PrefixMissing):
         session.check(prefix_of([1, 2, 3, 4, 5], start=5))
+    session.align(0, [1, 2, 9, 9])
+    feed(session, 1)
+    session.abandon()
+    assert session.tokens == [1, 2, 9]
 
 
 @pytest.mark.parametrize("start", range(6))
@@ -75,7 +79,19 @@ def test_any_start_that_is_held_is_known_by_its_digest(start):
             session.check(prefix_of([9, 2, 3, 4, 5], start=start))
 
 
-def test_commit_never_exceeds_what_is_held():
+def test_commit_may_exceed_what_is_fed_and_never_what_is_held():
     session = session_of([1, 2, 3], 1)
-    assert session.settle(2, 3) == 2
-    assert session.tokens == [1, 2]
+    assert session.settle(1, 2) == 2
+    assert (session.tokens, session.pending) == ([1, 2], 1)
+    assert session.settle(9, 9) == 2
+    session.check(prefix_of([1, 2, 3], start=2))
+    session.align(2, [3])
+    session.abandon()
+    assert (session.tokens, session.cache.length) == ([1, 2], 1)
+
+
+def test_what_is_given_up_is_neither_fed_nor_known_past_its_end():
+    session = session_of([1, 2, 3, 4], 4)
+    session.settle(1, 4)
+    session.give_up(3)
+    assert (session.tokens, session.cache.length) == ([1, 2, 3], 1)
