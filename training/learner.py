@@ -1,0 +1,94 @@
+"""A student, its teacher and its optimiser: one step, and one measurement, over all processes of the run."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from specdec.model.language_model import LanguageModel
+from training.answers import Answer
+from training.batches import answer_tokens, micro_batches, share
+from training.distillation_settings import DistillationSettings
+from training.process_group import summed
+from training.soft_labels import plain_distributions, soft_labels, student_logits
+
+
+class Learner:
+    """What ``distill`` steps; every process of the run has one, and all take the same steps."""
+
+    def __init__(
+        self, student: Any, token_ids: torch.Tensor, teacher: LanguageModel, settings: DistillationSettings
+    ) -> None:
+        """Train a student with a head of the rows token_ids; the first process's weights go to all."""
+        student.get_input_embeddings().requires_grad_(settings.train_embeddings)
+        self._student = student
+        self._token_ids = token_ids
+        self._teacher = teacher
+        self._settings = settings
+        self._device: torch.device = student.device
+        self._rank, self._devices = distributed.get_rank(), distributed.get_world_size()
+        self._learning = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        # No decay: it pulls to zero, and the start is better than zero.
+        self._optimiser = torch.optim.AdamW(self._learning, betas=(0.9, 0.95), weight_decay=0.0)
+        self._parallel = DistributedDataParallel(student, gradient_as_bucket_view=True)
+
+    def state(self) -> tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]:
+        """Return the student's and the optimiser's state."""
+        return self._student.state_dict(), self._optimiser.state_dict()
+
+    def load_state(self, student: Mapping[str, torch.Tensor], optimiser: Mapping[str, Any]) -> None:
+        """Take up what state returned."""
+        self._student.load_state_dict(student)
+        self._optimiser.load_state_dict(dict(optimiser))
+
+    def step(self, batch: Sequence[Answer], learning_rate: float) -> float:
+        """Learn from a batch, of which each process takes its share.
+
+        Returns:
+            The batch's mean cross entropy before the step, in nats a token.
+
+        Raises:
+            RuntimeError: the gradient is not finite.
+        """
+        tokens = answer_tokens(batch)
+        parts = micro_batches(share(batch, self._rank, self._devices), self._settings.micro_batch_tokens)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for number, part in enumerate(parts, start=1):
+            # Gradients add up here and meet those of the other processes with the last part.
+            with nullcontext() if number == len(parts) else self._parallel.no_sync():
+                loss = self._cross_entropy(*self._pair(self._parallel, part))
+                # The parallel model takes the mean over the processes; this makes it the mean over the batch's tokens.
+                (loss * self._devices / tokens).backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self._learning, self._settings.gradient_clip, error_if_nonfinite=True)
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        self._optimiser.step()
+        self._optimiser.zero_grad()
+        return summed(total).item() / tokens
+
+    @torch.no_grad()
+    def measure(self, answers: Sequence[Answer]) -> tuple[float, float]:
+        """Return mean cross entropy in nats a token, and α, over all tokens of the answers."""
+        sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        for part in micro_batches(share(answers, self._rank, self._devices), self._settings.micro_batch_tokens):
+            logits, labels = self._pair(self._student, part)
+            overlap = torch.minimum(plain_distributions(logits), labels.float())
+            sums += torch.stack([self._cross_entropy(logits, labels).double(), overlap.double().sum()])
+        loss, acceptance = (summed(sums) / answer_tokens(answers)).tolist()
+        return loss, acceptance
+
+    def _pair(self, student: torch.nn.Module, part: Sequence[Answer]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the student's logits and the teacher's probabilities, [answers' tokens, K] each, of one dtype."""
+        labels = soft_labels(self._teacher, part, self._token_ids)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            logits = student_logits(student, part, self._device)
+        return logits, labels.to(logits.dtype)
+
+    @staticmethod
+    def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits, labels, reduction="sum")
