@@ -8,9 +8,7 @@ sampled, so that little noise is left. The text goes on by block verification.
 """
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,10 +16,8 @@ from typing import Any
 
 import torch
 import transformers
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
+from benchmarks.output import Grid, console, emit, progress
 from specdec import verification
 from specdec.draws import Purpose, uniform
 from specdec.model.language_model import KVCache, LanguageModel, Segment
@@ -77,20 +73,17 @@ def main() -> None:
     target, draft = load_model(arguments.target), load_model(arguments.draft)
     settings = [Setting(temperature, gamma) for temperature in (0.7, 1.0) for gamma in (4, 8)]
     started = time.monotonic()
-    console = Console(stderr=True)
     results = []
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("rounds", total=len(settings) * len(PROMPTS) * arguments.rounds)
+    with progress(console()) as bar:
+        task = bar.add_task("rounds", total=len(settings) * len(PROMPTS) * arguments.rounds)
         for setting in settings:
             pairs = []
             for pair in measure(target, draft, setting, arguments.rounds):
                 pairs.append(pair)
-                progress.advance(task)
+                bar.advance(task)
             results.append(summary(setting, pairs))
-    if console.is_terminal:
-        console.print(table(results))
     report = {"target": arguments.target, "draft": arguments.draft, "seconds": round(time.monotonic() - started)}
-    sys.stdout.write(json.dumps(report | {"results": results}) + "\n")
+    emit(report | {"results": results}, [grid(results)])
 
 
 @torch.inference_mode()
@@ -161,12 +154,10 @@ def summary(setting: Setting, pairs: list[tuple[float, float]]) -> dict[str, flo
     }
 
 
-def table(results: list[dict[str, float]]) -> Table:
+def grid(results: list[dict[str, float]]) -> Grid:
     """Lay the results out."""
-    shown = Table(*results[0])
-    for result in results:
-        shown.add_row(*(str(value) for value in result.values()))
-    return shown
+    rows = [[str(value) for value in result.values()] for result in results]
+    return Grid("Expected tokens a round on the same proposals", list(results[0]), rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""The ``pair`` benchmark's report in words and tables, made from its JSON alone."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.output import Grid
+
+MIN_REACHED = 10  # rounds behind an acceptance that is shown
+NEAR_TIE = 0.01  # nats: rounding in another batch shape may turn such a choice
+NOTHING = "–"
+
+Cell = dict[str, Any]
+
+
+def section(report: dict[str, Any]) -> str:
+    """Return the Markdown section of RESULTS.md."""
+    parts = [f"## Pair {report['pair']}", _where(report), _how(report), _models(report)]
+    parts.append(_best(report).markdown())
+    for draft in report["drafts"]:
+        parts += [f"### Draft `{draft['draft']}`", _verdict(draft), *(grid.markdown() for grid in _grids(draft))]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def grids(report: dict[str, Any]) -> list[Grid]:
+    """Return all tables, for a terminal."""
+    return [*(grid for draft in report["drafts"] for grid in _grids(draft)), _best(report)]
+
+
+def _where(report: dict[str, Any]) -> str:
+    machine, settings = report["machine"], report["settings"]
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    environment = ", ".join(f"`{name}={value}`" for name, value in report["environment"].items())
+    return (
+        f"{report['date']}, commit {report['commit'] or 'unknown'}, `{report['command']}`, {report['seconds']:.0f} s. "
+        f"{machine['cpu']}, {machine['cores']} cores ({machine['logical_cores']} logical), "
+        f"{machine['memory_gib']:.1f} GiB, {gpus}; load average {machine['load_average']:.1f} before the start. "
+        f"{versions}. {settings['threads']} threads in each model server, which work in turns."
+        + (f" Environment: {environment}." if environment else "")
+    )
+
+
+def _how(report: dict[str, Any]) -> str:
+    settings = report["settings"]
+    ends = "at that length alone" if settings["ignore_eos"] else "there or where the model ends them"
+    return (
+        "Measured with the real coordinator, draft, target and Redis over loopback, by one client that asks one answer "
+        f"at a time: {settings['laps']} prompts of each kind, at most {settings['max_new_tokens']} tokens, answers end "
+        f"{ends}; verification {settings['verification']}. Each prompt is asked with every gamma, one after the other "
+        "in changing order, after a warm-up. **Speed-up** is the pace after the first tokens against gamma 0 on the "
+        "same prompt in the same run, as the median over prompts with quartiles; below 1 speculation loses. "
+        "**Expected** is the same ratio if only the models took time: tokens a round × T(1) / (draft time + T(n + 1)), "
+        "T(n) being a target pass over n tokens as the target server timed it; **efficiency** is the measured over the "
+        "expected one. **Acceptance** at a position counts rounds whose proposal reached it with all earlier draft "
+        f"tokens kept; less than {MIN_REACHED} such rounds are not shown."
+    )
+
+
+def _models(report: dict[str, Any]) -> str:
+    target = report["models"]["target"]
+    defaults = ", ".join(f"{name} {value}" for name, value in target.get("default_sampling_params", {}).items())
+    return f"Target: `{target['name']}`" + (f", its own sampling defaults: {defaults}." if defaults else ".")
+
+
+def _verdict(draft: dict[str, Any]) -> str:
+    cells = [cell for cell in _speculating(draft) if cell["kind"] != "all" and cell["speedup"]]
+    losing = sum(cell["speedup"]["median"] < 1 for cell in cells)
+    fallbacks = sum(cell["fallback_rounds"] for cell in cells)
+    sentences = [f"Speculation loses in {losing} of {len(cells)} settings."]
+    if fallbacks:
+        sentences.append(f"**{fallbacks} rounds had no draft although they should have.**")
+    if draft["greedy_compared"]:
+        sentences.append(_equality(draft["differences"], draft["greedy_compared"]))
+    return " ".join(sentences)
+
+
+def _equality(differences: Sequence[dict[str, Any]], compared: int) -> str:
+    if not differences:
+        return f"Greedy token ids equal those of gamma 0 in all {compared} comparisons."
+    ties = [found["gap"] for found in differences if found["gap"] is not None and found["gap"] < NEAR_TIE]
+    said = f"Greedy token ids differ from those of gamma 0 in {len(differences)} of {compared} comparisons"
+    if len(ties) == len(differences):
+        return f"{said}, each at a near-tie (at most {max(ties):.1e} nats between the two tokens)."
+    return f"**{said}, and {len(differences) - len(ties)} of them are no near-ties.**"
+
+
+def _best(report: dict[str, Any]) -> Grid:
+    """Return the fastest way measured for each kind and temperature: chosen afterwards, so slightly flattered."""
+    found: dict[tuple[str, float], list[tuple[float, str, Cell]]] = {}
+    for draft in report["drafts"]:
+        for cell in _speculating(draft):
+            if cell["speedup"]:
+                key = (cell["kind"], cell["temperature"])
+                found.setdefault(key, []).append((cell["speedup"]["median"], draft["draft"], cell))
+    rows = []
+    for (kind, temperature), ways in found.items():
+        speedup, draft, cell = max(ways, key=lambda way: way[0])
+        way = [f"`{draft}`", str(cell["gamma"]), _spread(cell["speedup"])] if speedup > 1 else ["none", "0", "1"]
+        rows.append([f"{kind}, {temperature:g}", *way])
+    return Grid("What pays, of what was measured", ["prompts, temperature", "draft", "gamma", "speed-up"], rows)
+
+
+def _grids(draft: dict[str, Any]) -> list[Grid]:
+    return [_speedups(draft), _costs(draft), _acceptance(draft)]
+
+
+def _speedups(draft: dict[str, Any]) -> Grid:
+    gammas = sorted({cell["gamma"] for cell in _speculating(draft)})
+    cells = {(cell["kind"], cell["temperature"], cell["gamma"]): cell for cell in draft["cells"]}
+    rows = [
+        [
+            f"{kind}, {temperature:g}",
+            _median((cells[kind, temperature, 0])["tokens_a_second"], 1),
+            *(_spread(cells[kind, temperature, gamma]["speedup"]) for gamma in gammas),
+        ]
+        for kind, temperature in dict.fromkeys((kind, temperature) for kind, temperature, _ in cells)
+    ]
+    header = ["prompts, temperature", "tokens/s, gamma 0", *(f"gamma {gamma}" for gamma in gammas)]
+    return Grid(f"Speed-up with {draft['draft']}", header, rows)
+
+
+def _costs(draft: dict[str, Any]) -> Grid:
+    header = [
+        "all prompts, temperature",
+        "gamma",
+        "draft tokens a round",
+        "tokens a round",
+        "ms a draft token",
+        "ms Propose",
+        "ms target pass",
+        "ms Verify",
+        "expected",
+        "measured",
+        "efficiency",
+    ]
+    rows = [_cost_row(cell) for cell in draft["cells"] if cell["kind"] == "all"]
+    return Grid(f"Where the time goes with {draft['draft']}", header, rows)
+
+
+def _cost_row(cell: Cell) -> list[str]:
+    took = cell["milliseconds"]
+    return [
+        f"{cell['temperature']:g}",
+        str(cell["gamma"]),
+        _number(cell.get("draft_tokens_a_round", 0.0), 2),
+        _number(cell.get("tokens_a_round", 1.0), 2),
+        _number(took["draft_token"], 2),
+        _number(took["propose_call"] if cell["gamma"] else None, 2),
+        _number(took["target"], 2),
+        _number(took["verify_call"], 2),
+        _median(cell.get("expected_speedup"), 2),
+        _median(cell.get("speedup"), 2),
+        _median(cell.get("efficiency"), 3),
+    ]
+
+
+def _acceptance(draft: dict[str, Any]) -> Grid:
+    """Return α by position at the largest gamma, where all positions occur."""
+    cells = list(_speculating(draft))
+    gamma = max(cell["gamma"] for cell in cells)
+    largest = [cell for cell in cells if cell["gamma"] == gamma]
+    rows = [[f"{cell['kind']}, {cell['temperature']:g}", *_rates(cell["acceptance"], gamma)] for cell in largest]
+    header = ["prompts, temperature", *(str(position) for position in range(1, gamma + 1))]
+    return Grid(f"Acceptance by position at gamma {gamma} with {draft['draft']}", header, rows)
+
+
+def _rates(acceptance: Sequence[Cell], gamma: int) -> list[str]:
+    shown = [_number(one["rate"], 2) if one["reached"] >= MIN_REACHED else NOTHING for one in acceptance]
+    return shown + [NOTHING] * (gamma - len(shown))
+
+
+def _speculating(draft: dict[str, Any]) -> Iterable[Cell]:
+    return (cell for cell in draft["cells"] if cell["gamma"])
+
+
+def _spread(figures: dict[str, float] | None) -> str:
+    if figures is None:
+        return NOTHING
+    text = f"{figures['median']:.2f} ({figures['low']:.2f}–{figures['high']:.2f})"
+    return f"**{text}**" if figures["median"] > 1 else text
+
+
+def _median(figures: dict[str, float] | None, digits: int) -> str:
+    return NOTHING if figures is None else _number(figures["median"], digits)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
