@@ -21,9 +21,9 @@ from training.answers import Answer
 from training.batches import answer_tokens, shuffled, step_batch
 from training.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint, write_checkpoint
 from training.curve import Point, write_curve
-from training.cut_head import cut_head
 from training.distillation_settings import DistillationSettings
 from training.learner import Learner
+from training.learning_head import learning_head
 from training.training_progress import TrainingProgress
 
 FREE = {"micro_batch_tokens", "checkpoint_every"}  # may change when a training goes on
@@ -67,7 +67,7 @@ def distill(
     # Without dropout: soft labels are no noise to guard against, and no random state has to be kept.
     student.to(torch.promote_types(student.dtype, torch.float32)).eval()
     token_ids = token_ids.to(student.device)
-    with cut_head(student, token_ids):
+    with learning_head(student, token_ids):
         origin = _origin(student, token_ids, answers, held_out, settings)
         learner = Learner(student, token_ids, teacher, settings)
         reached = latest_checkpoint(folder, origin, student.device)

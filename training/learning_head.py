@@ -10,7 +10,7 @@ from specdec.model.refusal import ModelRefused
 
 
 @contextmanager
-def cut_head(student: Any, token_ids: torch.Tensor) -> Iterator[None]:
+def learning_head(student: Any, token_ids: torch.Tensor) -> Iterator[None]:
     """Give a model a head of K rows; when the context ends, the rows go back into its own head.
 
     Args:
