@@ -101,8 +101,8 @@ class Fleet:
     def _admit_drafts(self) -> None:
         for replica in self.drafts.answering():
             if self._served and replica.model:
-                same = _same_vocabulary(replica.model, self._served.model)
-                _judge(replica, "draft", "" if same else f"its vocabulary is not that of {self._served.model.name}")
+                fits = replica.has_no_vocabulary or _same_vocabulary(replica.model, self._served.model)
+                _judge(replica, "draft", "" if fits else f"its vocabulary is not that of {self._served.model.name}")
 
     async def _adopt(self, model: common_pb2.ModelInfo) -> None:
         source = self._tokenizer or model.tokenizer

@@ -118,7 +118,7 @@ class DraftClients(_Clients):
         """Ask for gamma draft tokens, at least 1.
 
         Returns:
-            As many of them as the draft's context has room for, or none and why.
+            As many of them as the draft's context has room for, fewer where it knows no more, or none and why.
 
         Raises:
             StaleFence: the draft has seen a higher claim on the session.
@@ -137,7 +137,8 @@ class DraftClients(_Clients):
                 raise
             except SpecdecError as error:
                 return self._failed(session, error, time.monotonic() - started)
-            return _drafted(response, within, time.monotonic() - started)
+            least = 0 if replica.has_no_vocabulary else within
+            return _drafted(response, range(least, within + 1), time.monotonic() - started)
         return Drafted(fallback=Fallback.DRAFT_UNAVAILABLE, seconds=time.monotonic() - started)
 
     def _failed(self, session: Session, error: SpecdecError, seconds: float) -> Drafted:
@@ -218,10 +219,10 @@ def _verify_request(session: Session, proposal: common_pb2.Proposal | None) -> M
     )
 
 
-def _drafted(response: draft_pb2.ProposeResponse, gamma: int, seconds: float) -> Drafted:
+def _drafted(response: draft_pb2.ProposeResponse, gammas: range, seconds: float) -> Drafted:
     tokens = list(response.proposal.draft_tokens)
-    # It was asked for what its context has room for; fewer may have been chosen by what they are.
-    if len(tokens) != gamma:
+    # A model was asked for what its context has room for; fewer may have been chosen by what they are.
+    if len(tokens) not in gammas:
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
     return Drafted(tokens, response.proposal, seconds=seconds, timings=response.timings)
 

@@ -50,6 +50,12 @@ class Replica:
     model: common_pb2.ModelInfo | None = None
     refusal: str | None = None
 
+    @property
+    def has_no_vocabulary(self) -> bool:
+        """Whether it is a draft that knows only tokens it was shown: it fits any target, and may know nothing."""
+        model = self.model
+        return model is not None and not (model.vocabulary_size or model.vocabulary_fingerprint)
+
 
 class Replicas:
     """All replicas of one service.

@@ -63,15 +63,23 @@ class Draft:
     draft_distributions: list[SparseDistribution] = field(default_factory=list)
     guessed: bool = False
 
-    def begin(self, committed: list[int]) -> Feed:
+    def begin(self, committed: list[int]) -> Feed | Done:
         """Ask for the logits that follow the committed tokens."""
+        self.start(committed)
+        return Feed([], 1)
+
+    def start(self, committed: list[int]) -> None:
+        """Take the committed tokens in.
+
+        Raises:
+            InvalidParameter: the parameters or the length are not for this model.
+        """
         self.params.check_vocabulary(self.limits.vocabulary_size)
         if len(committed) > self.limits.context_length:
             raise InvalidParameter(f"longer than the context of {self.limits.context_length}", field="prefix.tokens")
         self.committed = committed
         # The last draft token is never fed, so the context may end one before it.
         self.gamma = min(self.gamma, self.limits.context_length - len(committed) + 1)
-        return Feed([], 1)
 
     @property
     def row(self) -> RowContext:
@@ -88,14 +96,23 @@ class Draft:
     def take(self, token: int, token_ids: Sequence[int], probabilities: Sequence[float]) -> Feed | Done:
         """Add a drawn token; ask for the next or end the proposal."""
         if self.gamma > 0:
-            self.draft_tokens.append(token)
-            if self.verification is not Verification.COUPLED:
-                size = sum(probability > 0 for probability in probabilities)
-                self.draft_distributions.append(
-                    SparseDistribution(tuple(map(int, token_ids[:size])), tuple(probabilities[:size]))
-                )
-        if len(self.draft_tokens) < self.gamma:
-            return Feed([token], 1)
+            size = sum(probability > 0 for probability in probabilities)
+            self.add(token, SparseDistribution(tuple(map(int, token_ids[:size])), tuple(probabilities[:size])))
+        return self.done() if self.full else Feed([token], 1)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many draft tokens as wanted."""
+        return len(self.draft_tokens) >= self.gamma
+
+    def add(self, token: int, drawn_from: SparseDistribution) -> None:
+        """Add a draft token."""
+        self.draft_tokens.append(token)
+        if self.verification is not Verification.COUPLED:
+            self.draft_distributions.append(drawn_from)
+
+    def done(self) -> Done:
+        """End the proposal with the draft tokens there are."""
         proposal = Proposal(tuple(self.draft_tokens), tuple(self.draft_distributions))
         base_length = len(self.committed)
         # What gave numbers that are not finite is not continued: the next call feeds everything anew.

@@ -3,13 +3,16 @@
 from typing import Any
 
 from opentelemetry import trace
+from prometheus_client import CollectorRegistry
 
-from draft_service.drafting import Draft, DraftLimits
+from draft_service.drafting import DraftLimits
+from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
+from specdec.model.language_model import LanguageModel
 from specdec.proposal import Proposal
 from specdec.serving import names
 from specdec.serving.model_server import ModelServicer, answer_timings
-from specdec.v1 import draft_pb2, draft_pb2_grpc
+from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from specdec.wire import params_from_message, prefix_from_message, proposal_to_message, verification_from_message
 
 
@@ -18,10 +21,19 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
 
     settings: DraftSettings
 
+    def __init__(self, settings: DraftSettings, registry: CollectorRegistry) -> None:
+        """Prepare to answer NOT_READY."""
+        super().__init__(settings, registry)
+        self._drafts = drafts_of(settings)
+
+    def load(self) -> LanguageModel:
+        """Load what the settings name."""
+        return self._drafts.load()
+
     async def Propose(self, request: draft_pb2.ProposeRequest, context: Any) -> draft_pb2.ProposeResponse:  # noqa: N802, ARG002
         """Draw up to gamma tokens that follow the committed ones."""
         self.check_gamma(request.gamma, "gamma")
-        draft = Draft(
+        draft = self._drafts.make(
             prefix=prefix_from_message(request.prefix),
             params=params_from_message(request.sampling_params),
             gamma=request.gamma,
@@ -43,6 +55,13 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
             reused_length=answer.reused_length,
             timings=answer_timings(answer),
         )
+
+    async def Release(self, request: common_pb2.ReleaseRequest, context: Any) -> common_pb2.ReleaseResponse:  # noqa: N802
+        """Give a session's cache up, and with all of it what is kept beside it."""
+        response = await super().Release(request, context)
+        if not request.keep_length:
+            self._drafts.drop(request.session_id)
+        return response
 
     def _limits(self) -> DraftLimits:
         return DraftLimits(

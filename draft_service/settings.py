@@ -1,10 +1,11 @@
 """Settings of the draft service: environment DRAFT_* and flags of the same names."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from specdec.model.lookup_model import LOOKUP
 from specdec.serving.model_server import ModelServerSettings
 from specdec.serving.settings import Port
 
@@ -14,7 +15,17 @@ class DraftSettings(ModelServerSettings):
 
     model_config = SettingsConfigDict(env_prefix="DRAFT_")
 
+    model: Annotated[str, Field(min_length=1)]
+    """Model to serve, named as for the target; or lookup: (what followed before), or lookup:MODEL (then that model)."""
     port: Port = 50052
     """Port for calls; 0 takes any free one."""
     support_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens that a draft distribution is cut to before the draw (k)."""
+    lookup_shared: bool = False
+    """With lookup: alone, learn from the answers of all sessions together. It leaks text from one session to others."""
+
+    @model_validator(mode="after")
+    def _shared_by_a_lookup_alone(self) -> Self:
+        if self.lookup_shared and self.model != LOOKUP:
+            raise ValueError(f"DRAFT_LOOKUP_SHARED is for DRAFT_MODEL={LOOKUP} alone")
+        return self

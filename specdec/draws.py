@@ -42,8 +42,6 @@ def uniform(seed: int, base_length: int, position: int, purpose: Purpose) -> flo
 def gumbel_noise(seed: int, position: int, vocabulary_size: int, device: torch.device) -> torch.Tensor:
     """Return the standard Gumbel noise of every token at a position.
 
-    Integers alone decide up to the last logarithms, so that draft and target agree on any devices to rounding.
-
     Args:
         seed: of the session, 64 bits.
         position: in the whole sequence, prompt included.
@@ -52,12 +50,28 @@ def gumbel_noise(seed: int, position: int, vocabulary_size: int, device: torch.d
 
     Returns:
         [vocabulary_size] float64.
+    """
+    return gumbel_noise_of(seed, position, torch.arange(vocabulary_size, dtype=torch.int64, device=device))
 
-    Source: Steele, Lea, Flood 2014 (SplitMix64) for the bits of entry i: mix(key + (i + 1) · step).
+
+def gumbel_noise_of(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tensor:
+    """Return the standard Gumbel noise of some tokens at a position.
+
+    Integers alone decide up to the last logarithms, so that draft and target agree on any devices to rounding.
+
+    Args:
+        seed: of the session, 64 bits.
+        position: in the whole sequence, prompt included.
+        token_ids: [k] int64.
+
+    Returns:
+        [k] float64, on the device of token_ids.
+
+    Source: Steele, Lea, Flood 2014 (SplitMix64) for the bits of token i: mix(key + (i + 1) · step).
     """
     key = _hash64(struct.pack("<QI", seed, position))
     signed = key - 2**64 if key >= 2**63 else key
-    bits = torch.arange(1, vocabulary_size + 1, dtype=torch.int64, device=device) * _STEP + signed
+    bits = (token_ids + 1) * _STEP + signed
     bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
     bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
     bits = bits ^ _shift_right(bits, 31)

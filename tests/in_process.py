@@ -16,7 +16,6 @@ from draft_service.drafting import draw
 from draft_service.servicer import DraftServicer
 from draft_service.settings import DraftSettings
 from specdec.model.language_model import LanguageModel
-from specdec.model.loading import load_model
 from specdec.serving.model_server import ModelServicer
 from specdec.serving.server import Server
 from specdec.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
@@ -92,9 +91,8 @@ async def serving_draft(
 
 @asynccontextmanager
 async def _serving(server, servicer, loaded, advance) -> AsyncIterator[ModelServer]:
-    settings = servicer.settings
     await server.start()
-    servicer.start(loaded or load_model(settings.model, dtype=settings.dtype), advance)
+    servicer.start(loaded or servicer.load(), advance)
     await server.set_serving(True)
     try:
         yield ModelServer(server, servicer)

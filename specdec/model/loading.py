@@ -14,6 +14,7 @@ from specdec.model.checkpoint import Checkpoint, find_checkpoint, split_layers
 from specdec.model.description import ModelDescription
 from specdec.model.fingerprint import model_fingerprint
 from specdec.model.language_model import LanguageModel
+from specdec.model.lookup_model import LOOKUP
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 from specdec.model.synthetic import PREFIX, SyntheticModel
 from specdec.model.vocabulary import real_size, vocabulary_fingerprint
@@ -48,6 +49,8 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageMod
     place = _device(device)
     if dtype != AUTO and dtype not in DTYPES:
         raise ModelRefused(f"dtype {dtype!r}: there are auto, {', '.join(DTYPES)}")
+    if model.startswith(LOOKUP):
+        raise ModelRefused(f"{model}: a lookup proposes what followed before and has no law of its own: a draft alone")
     if model.startswith(PREFIX):
         return _synthetic(model, place, dtype)
     layers, location = split_layers(model)

@@ -71,6 +71,14 @@ class ModelServicer:
         self._registry = registry
         self._loaded: tuple[LanguageModel, Engine] | None = None
 
+    def load(self) -> LanguageModel:
+        """Load the model, off the event loop's thread.
+
+        Raises:
+            ModelRefused: it cannot be served.
+        """
+        return load_served_model(self.settings)
+
     def start(self, model: LanguageModel, advance: Advance) -> None:
         """Begin to serve a model."""
         engine = Engine(model, advance, self.settings.engine_limits)
@@ -168,7 +176,7 @@ async def run_model_server(
     add(servicer, server)
     await server.start()
     try:
-        model = await asyncio.to_thread(_load, settings)
+        model = await asyncio.to_thread(servicer.load)
     except ModelRefused as refusal:
         logger.error("model refused", model=settings.model, why=str(refusal))
         await server.stop(0)
@@ -199,7 +207,12 @@ def answer_timings(answer: Answer) -> common_pb2.ServerTimings:
     )
 
 
-def _load(settings: ModelServerSettings) -> LanguageModel:
+def load_served_model(settings: ModelServerSettings) -> LanguageModel:
+    """Load the model that the settings name, and warm it up.
+
+    Raises:
+        ModelRefused: it cannot be served.
+    """
     logger.info("loading", model=settings.model)
     model = load_model(settings.model, settings.device, settings.dtype)
     model.forward([Segment(model.new_cache(), [0], 1)])  # the first pass is the slowest: nobody should wait for it

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import draws
-from specdec.draws import Purpose, gumbel_noise, uniform
+from specdec.draws import Purpose, gumbel_noise, gumbel_noise_of, uniform
 
 CPU = torch.device("cpu")
 
@@ -75,6 +75,8 @@ def test_gumbel_noise_has_the_gumbel_law():
 
 def test_gumbel_noise_of_a_token_does_not_depend_on_the_vocabulary():
     assert torch.equal(gumbel_noise(5, 3, 100, CPU), gumbel_noise(5, 3, 1000, CPU)[:100])
+    token_ids = torch.tensor([70, 3, 99])
+    assert torch.equal(gumbel_noise_of(5, 3, token_ids), gumbel_noise(5, 3, 100, CPU)[token_ids])
 
 
 def test_splitmix64_matches_its_published_stream(monkeypatch):
