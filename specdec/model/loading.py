@@ -12,6 +12,7 @@ from specdec.model.attention import RAGGED
 from specdec.model.causal_lm import CausalLM
 from specdec.model.checkpoint import Checkpoint, find_checkpoint, split_layers
 from specdec.model.description import ModelDescription
+from specdec.model.draft_vocabulary import DRAFT_VOCABULARY, SIZE, cut_head, draft_token_ids
 from specdec.model.fingerprint import model_fingerprint
 from specdec.model.language_model import LanguageModel
 from specdec.model.lookup_model import LOOKUP
@@ -61,6 +62,9 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageMod
     network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place))
     loaded = CausalLM(network.to(place).eval(), _describe(model, checkpoint, vocabulary, network, layers))
     check_agreement(loaded)
+    if _has_cut_head(checkpoint, config):
+        size = getattr(config, SIZE, None)
+        cut_head(network, draft_token_ids(checkpoint.folder, size, loaded.vocabulary_size))
     return loaded
 
 
@@ -85,6 +89,11 @@ def _synthetic(model: str, device: torch.device, dtype: str) -> SyntheticModel:
     return SyntheticModel(model, device, DTYPES.get(dtype, torch.float64))
 
 
+def _has_cut_head(checkpoint: Checkpoint, config: Any) -> bool:
+    """Tell a draft made for a target from a whole model: it has a map of its tokens, or says that it should have."""
+    return (checkpoint.folder / DRAFT_VOCABULARY).exists() or getattr(config, SIZE, None) is not None
+
+
 def _quieten() -> None:
     """Keep progress bars and reports off stderr, which carries the services' log lines; what matters raises."""
     transformers.utils.logging.set_verbosity_error()
@@ -102,6 +111,8 @@ def _config(model: str, checkpoint: Checkpoint, layers: int | None) -> Any:
         text = config.get_text_config(decoder=True)
         if not 1 <= layers <= text.num_hidden_layers:
             raise ModelRefused(f"{model}: it has {text.num_hidden_layers} layers; N lies between 1 and that")
+        if layers != text.num_hidden_layers and _has_cut_head(checkpoint, config):
+            raise ModelRefused(f"{model}: its head was made for all of its {text.num_hidden_layers} layers")
         text.num_hidden_layers = layers
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[:layers]
