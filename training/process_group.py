@@ -11,18 +11,26 @@ from torch import distributed
 PATIENCE = timedelta(days=1)
 
 
+def own_device(device: torch.device) -> torch.device:
+    """Return the device of this process: of several GPUs, each process on a machine takes the one of its number."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", distributed.get_node_local_rank(fallback_rank=0))
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Join the other processes of this run, for as long as the context lasts.
 
     Args:
-        device: the process's own; its type says how the processes talk (NCCL or Gloo).
+        device: from own_device; its type says how the processes talk (NCCL or Gloo).
     """
+    backend, bound = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     if distributed.is_torchelastic_launched():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        distributed.init_process_group(backend, timeout=PATIENCE, device_id=bound)
     else:
         store = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
     try:
         yield
     finally:
@@ -30,6 +38,6 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 
 def summed(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a tensor over all processes; every process must ask."""
+    """Add a tensor up over all processes, in place, and return it; every process must ask."""
     distributed.all_reduce(values)
     return values
