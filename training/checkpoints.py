@@ -31,14 +31,14 @@ class Checkpoint:
         origin: what the training was started with, by name; a run of another origin must not go on from here.
         curve: at least one point; the last is this checkpoint's.
         answers: how many answers were learnt from, repeats counted: the position in the data.
-        student: weights by name.
+        weights: those that learn, by name; the others are where the training started from.
         optimiser: its state.
     """
 
     origin: Mapping[str, Any]
     curve: Sequence[Point]
     answers: int
-    student: Mapping[str, torch.Tensor]
+    weights: Mapping[str, torch.Tensor]
     optimiser: Mapping[str, Any]
 
 
@@ -51,7 +51,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
                 "origin": dict(checkpoint.origin),
                 "curve": [astuple(point) for point in curve],
                 "answers": checkpoint.answers,
-                "student": dict(checkpoint.student),
+                "weights": dict(checkpoint.weights),
                 "optimiser": dict(checkpoint.optimiser),
             },
             path,
@@ -106,7 +106,7 @@ def _read(path: Path, device: torch.device) -> Checkpoint:
     try:
         written = torch.load(path, map_location=device, weights_only=True)
         curve = [Point(*point) for point in written["curve"]]
-        return Checkpoint(written["origin"], curve, written["answers"], written["student"], written["optimiser"])
+        return Checkpoint(written["origin"], curve, written["answers"], written["weights"], written["optimiser"])
     except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelRefused(f"{path} cannot be read ({reason}); remove it to go on from the one before") from error

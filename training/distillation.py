@@ -75,9 +75,9 @@ def distill(
             start = Point(0, 0, *learner.measure(held_out))
             reached = _saved(folder, Checkpoint(origin, [start], 0, *learner.state()))
         else:
-            learner.load_state(reached.student, reached.optimiser)
+            learner.load_state(reached.weights, reached.optimiser)
         curve = _train(learner, reached, answers, held_out, settings, folder)
-        student.load_state_dict(best_checkpoint(folder, curve, student.device).student)
+        learner.load_weights(best_checkpoint(folder, curve, student.device).weights)
     return curve
 
 

@@ -31,19 +31,25 @@ class Learner:
         self._settings = settings
         self._device: torch.device = student.device
         self._rank, self._devices = distributed.get_rank(), distributed.get_world_size()
-        self._learning = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        self._learning = {name: weight for name, weight in student.named_parameters() if weight.requires_grad}
         # No decay: it pulls to zero, and the start is better than zero.
-        self._optimiser = torch.optim.AdamW(self._learning, betas=(0.9, 0.95), weight_decay=0.0)
+        self._optimiser = torch.optim.AdamW(self._learning.values(), betas=(0.9, 0.95), weight_decay=0.0)
         self._parallel = DistributedDataParallel(student, gradient_as_bucket_view=True)
 
     def state(self) -> tuple[Mapping[str, torch.Tensor], Mapping[str, Any]]:
-        """Return the student's and the optimiser's state."""
-        return self._student.state_dict(), self._optimiser.state_dict()
+        """Return the weights that learn, by name, and the optimiser's state."""
+        return {name: weight.detach() for name, weight in self._learning.items()}, self._optimiser.state_dict()
 
-    def load_state(self, student: Mapping[str, torch.Tensor], optimiser: Mapping[str, Any]) -> None:
+    def load_state(self, weights: Mapping[str, torch.Tensor], optimiser: Mapping[str, Any]) -> None:
         """Take up what state returned."""
-        self._student.load_state_dict(student)
+        self.load_weights(weights)
         self._optimiser.load_state_dict(dict(optimiser))
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take up the weights alone."""
+        for name, weight in self._learning.items():
+            weight.copy_(weights[name])
 
     def step(self, batch: Sequence[Answer], learning_rate: float) -> float:
         """Learn from a batch, of which each process takes its share.
@@ -64,7 +70,7 @@ class Learner:
                 # The parallel model takes the mean over the processes; this makes it the mean over the batch's tokens.
                 (loss * self._devices / tokens).backward()
             total += loss.detach()
-        torch.nn.utils.clip_grad_norm_(self._learning, self._settings.gradient_clip, error_if_nonfinite=True)
+        torch.nn.utils.clip_grad_norm_(self._learning.values(), self._settings.gradient_clip, error_if_nonfinite=True)
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
         self._optimiser.step()

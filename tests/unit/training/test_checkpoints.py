@@ -26,7 +26,7 @@ def test_the_last_two_stay_and_the_best_of_each(tmp_path):
     for count, expected in enumerate(kept, start=1):
         write_checkpoint(tmp_path, checkpoint_of(values[:count]))
         assert steps_in(tmp_path) == expected
-    assert best_checkpoint(tmp_path, checkpoint_of(values).curve, CPU).student["weight"].item() == 5
+    assert best_checkpoint(tmp_path, checkpoint_of(values).curve, CPU).weights["weight"].item() == 5
 
 
 def test_what_is_read_is_what_was_written(tmp_path):
