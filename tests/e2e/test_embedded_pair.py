@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from deploy.laptop import DEFAULT_DRAFT, DEFAULT_TARGET
+from deploy.pairs import DEFAULT_PAIR, PAIRS
 from deploy.system import System
 from specdec.model.checkpoint import find_checkpoint
 from specdec.parameters import SamplingParams
@@ -17,6 +17,7 @@ from tests.e2e.restarts import answers_across_a_restart
 from tests.prompts import PROMPTS
 from tests.reference import NEAR_TIE, Answer, Reference
 
+PAIR = PAIRS[DEFAULT_PAIR]
 GAMMAS = (0, 1, 4, 8)
 TOGETHER = 8
 END = 2  # <|im_end|>, the model's end-of-sequence token
@@ -39,30 +40,30 @@ SAMPLING = [
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(find_checkpoint(DEFAULT_TARGET).folder)
+    return transformers.AutoTokenizer.from_pretrained(find_checkpoint(PAIR.target).folder)
 
 
 @pytest.fixture(scope="module")
 def reference(tokenizer):
-    folder = find_checkpoint(DEFAULT_TARGET).folder
+    folder = find_checkpoint(PAIR.target).folder
     return Reference(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), len(tokenizer))
 
 
 def running(folder, draft):
     environment = {"OMP_NUM_THREADS": "1", "COORDINATOR_PEER_WAIT_SECONDS": "120"}
-    return System(folder, target=DEFAULT_TARGET, draft=draft, environment=environment)
+    return System(folder, target=PAIR.target, draft=draft, environment=environment)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("pair"), DEFAULT_DRAFT) as system:
+    with running(tmp_path_factory.mktemp("pair"), PAIR.draft) as system:
         yield system
 
 
 @pytest.fixture(scope="module")
 def other_pair(tmp_path_factory):
     """The same target with a draft that is wrong nearly always."""
-    with running(tmp_path_factory.mktemp("other-pair"), f"layers:8:{DEFAULT_TARGET}") as system:
+    with running(tmp_path_factory.mktemp("other-pair"), f"layers:8:{PAIR.target}") as system:
         yield system
 
 

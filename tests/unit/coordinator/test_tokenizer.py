@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import huggingface_hub
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,7 @@ def byte_fallback():
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=INSTRUCT)
 
 
+COMMIT = "0" * 40
 MAKERS = {"byte level": byte_level(), "byte fallback": byte_fallback()}
 
 
@@ -149,3 +151,20 @@ def test_the_coordinators_process_holds_no_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "user\nhi\nassistant\n False\n"
+
+
+@pytest.mark.parametrize("source", [f"owner/tiny@{COMMIT}", "owner/tiny"])
+def test_a_hub_id_is_loaded_at_its_revision(tmp_path, monkeypatch, source):
+    saved = tmp_path / "models--owner--tiny"
+    MAKERS["byte level"].save_pretrained(saved / "snapshots" / COMMIT)
+    (saved / "refs").mkdir()
+    (saved / "refs" / "main").write_text(COMMIT if "@" not in source else "1" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert load_tokenizer(source).encode("the cat", begin=True) == MAKERS["byte level"].encode("the cat")
+
+
+def test_a_folder_may_have_an_at_sign(tmp_path):
+    folder = tmp_path / "tokenizer@home"
+    MAKERS["byte level"].save_pretrained(folder)
+    assert load_tokenizer(str(folder)).encode("the cat", begin=True) == MAKERS["byte level"].encode("the cat")

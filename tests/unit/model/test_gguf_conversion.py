@@ -2,7 +2,6 @@
 
 import os
 import threading
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 import transformers
 
 from specdec.model import gguf_conversion
+from specdec.model.cache_folder import cache_folder
 from specdec.model.gguf_conversion import converted_folder
 from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
@@ -18,8 +18,9 @@ from specdec.model.refusal import ModelRefused
 from tests.tiny_models import BYTES, CHAT_TEMPLATE, PADDED, write_tiny_model
 
 HEADS = {"q_proj": 4, "k_proj": 2}
-MERGED = ["Ġa", "ĠĠ", "12"]
-TEXTS = [*BYTES, *MERGED]
+MERGED = ["Ġa", "ĠĠ", "12", "Ã©"]
+END_OF_TEXT = "<|endoftext|>"
+TEXTS = [*BYTES, *MERGED, END_OF_TEXT]
 SIZE = len(TEXTS) + 2
 
 
@@ -32,7 +33,7 @@ def interleaved(name, weight):
     return weight
 
 
-def write_gguf(path, network, *, architecture="llama", pre="smollm"):
+def write_gguf(path, network, *, architecture="llama", pre="smollm", end_of_turn=None):
     """Write a network as llama.cpp's converter does, its matrices in Q8_0, with a small byte-level tokenizer."""
     writer = gguf.GGUFWriter(path, architecture)
     config = network.config
@@ -50,10 +51,12 @@ def write_gguf(path, network, *, architecture="llama", pre="smollm"):
     writer.add_tokenizer_pre(pre)
     tokens = [*TEXTS, "<bos>", "<eos>", *(f"[PAD{token}]" for token in range(SIZE, PADDED))]
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * len(TEXTS) + [3, 3] + [gguf.TokenType.UNUSED] * (PADDED - SIZE))
+    writer.add_token_types([1] * (len(TEXTS) - 1) + [3, 3, 3] + [gguf.TokenType.UNUSED] * (PADDED - SIZE))
     writer.add_token_merges([f"{text[:-1]} {text[-1]}" for text in MERGED])
     writer.add_bos_token_id(SIZE - 2)
     writer.add_eos_token_id(SIZE - 1)
+    if end_of_turn is not None:
+        writer.add_eot_token_id(end_of_turn)
     writer.add_chat_template(CHAT_TEMPLATE)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in network.state_dict().items():
@@ -120,6 +123,22 @@ def test_other_vocabularies_keep_their_digits_together(packed, network):
     assert tokenizer.tokenize("  12") == ["Ġ", "Ġ", "12"]
 
 
+def test_vocabularies_that_compose_texts_go_on_doing_so(packed, network):
+    texts = ["e\u0301", "\u00e9"]
+    smollm = transformers.PreTrainedTokenizerFast.from_pretrained(converted_folder(packed))
+    assert [smollm.tokenize(text) for text in texts] == [["e", "Ì", "ģ"], ["Ã©"]]
+    write_gguf(packed, network, pre="qwen2")
+    qwen = transformers.PreTrainedTokenizerFast.from_pretrained(converted_folder(packed))
+    assert [qwen.tokenize(text) for text in texts] == [["Ã©"], ["Ã©"]]
+
+
+def test_all_tokens_that_end_an_answer_do(packed, network):
+    write_gguf(packed, network, pre="qwen2")
+    assert load_model(str(packed), "cpu", "float32").description.eos_token_ids == (SIZE - 1, TEXTS.index(END_OF_TEXT))
+    write_gguf(packed, network, end_of_turn=7)
+    assert load_model(str(packed), "cpu", "float32").description.eos_token_ids == (SIZE - 1, 7)
+
+
 def test_a_folder_with_one_gguf_file_is_that_file(packed):
     by_folder, by_file = (load_model(str(name), "cpu", "float32") for name in (packed.parent, packed))
     assert by_folder.description.model_fingerprint == by_file.description.model_fingerprint
@@ -153,7 +172,7 @@ def test_what_fails_leaves_nothing_behind(packed, monkeypatch):
         patch.setattr(gguf_conversion, "_convert", fail)
         with pytest.raises(ModelRefused, match="cannot be unpacked: the disk is full"):
             converted_folder(packed)
-    assert [entry for entry in os.listdir(gguf_conversion.cache_folder()) if not entry.endswith(".lock")] == []
+    assert [entry for entry in os.listdir(cache_folder()) if not entry.endswith(".lock")] == []
     assert (converted_folder(packed) / "model.safetensors").is_file()
 
 
@@ -163,11 +182,3 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path, monkeypatch):
     path.write_text("this is not a model")
     with pytest.raises(ModelRefused, match=r"text\.gguf cannot be unpacked"):
         converted_folder(path)
-
-
-def test_the_cache_is_where_the_desktop_keeps_caches(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert gguf_conversion.cache_folder() == Path("/somewhere/specdec")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert gguf_conversion.cache_folder() == Path("/home/me/.cache/specdec")

@@ -1,0 +1,46 @@
+"""Pairs of target and draft within reach, by name."""
+
+from dataclasses import dataclass
+
+DEFAULT_PAIR = "smollm2"
+LOOKUP = "lookup:"  # alone a draft that fits every target: it has no vocabulary and no weights of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two models by name, as ``--model`` takes them.
+
+    Attributes:
+        target: the target's model.
+        draft: the draft's model.
+    """
+
+    target: str
+    draft: str
+
+
+PAIRS: dict[str, Pair] = {
+    # The draft is the target's own first 26 of 30 layers: close to it, and no cheaper than that.
+    "smollm2": Pair(target="embedded:smollm2", draft="layers:26:embedded:smollm2"),
+    # Of one family. A revision is a commit: what it holds cannot change.
+    "qwen2.5-coder": Pair(
+        target="Qwen/Qwen2.5-Coder-1.5B-Instruct@2e1fd397ee46e1388853d2af2c993145b0f1098a",
+        draft="Qwen/Qwen2.5-Coder-0.5B-Instruct@ea3f2471cf1b1f0db85067f1ef93848e38e88c25",
+    ),
+}
+
+
+def chosen_pair(name: str, target: str, draft: str) -> Pair:
+    """Return a pair, or what was asked for in its place.
+
+    A named draft fits its own target. So for another target a lookup drafts, unless a draft is given too.
+
+    Args:
+        name: a key of PAIRS.
+        target: in place of the pair's target, or empty.
+        draft: in place of the pair's draft, or empty.
+    """
+    named = PAIRS[name]
+    if target and not draft:
+        return Pair(target, LOOKUP)
+    return Pair(target or named.target, draft or named.draft)
