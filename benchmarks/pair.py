@@ -1,6 +1,7 @@
 """What speculation gains with a pair of models, for each draft, kind of prompt, temperature and gamma.
 
     python -m benchmarks.pair --pair smollm2
+    python -m benchmarks.pair --pair qwen2.5-coder --laps 2 --temperature 0 --gamma 4 --max-new-tokens 32
     python -m benchmarks.pair --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --draft lookup:
     python -m benchmarks.pair --from pair.json --write
 
@@ -28,6 +29,7 @@ from benchmarks.results import RESULTS, write_section
 from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
 from client.failures import from_rpc_error
+from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS
 from deploy.process import StartFailed
 
 ALL = "all"
@@ -144,9 +146,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.quick:
         parser.set_defaults(**QUICK)
         options = parser.parse_args(arguments)
-    if not options.source and not (options.target and options.draft):
-        parser.error("--target and at least one --draft are needed, or --from")
-    options.name = options.name or options.target
+    pair = PAIRS[options.pair]
+    # A named draft fits its own target; a lookup fits every one.
+    usual = [LOOKUP] if options.target else [pair.draft, LOOKUP, LOOKUP + pair.draft]
+    options.name = options.name or options.target or options.pair
+    options.draft = options.draft or usual
+    options.target = options.target or pair.target
     return options
 
 
@@ -155,16 +160,22 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.pair", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--target", help="the target's model")
-    add("--draft", action="append", help="a draft's model; may be repeated")
-    add("--name", help="of the section in RESULTS.md (the pair's, else the target's)")
+    add("--pair", choices=PAIRS, default=DEFAULT_PAIR, help="target and draft by name (%(default)s)")
+    add("--target", help="in place of the pair's")
+    add("--draft", action="append", help="repeat for several (the pair's, a lookup, a lookup before the pair's)")
+    add("--name", help="of the section in RESULTS.md (the pair's, or that of another target)")
     add("--kind", nargs="+", choices=list(PROMPTS), default=list(PROMPTS), help="of prompts (all)")
-    add("--laps", type=int, default=3, help="prompts of each kind; beyond four, again with other seeds (%(default)s)")
-    add("--gamma", nargs="+", type=int, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
+    add(
+        "--laps",
+        type=_positive,
+        default=3,
+        help="prompts of each kind; beyond four, again with other seeds (%(default)s)",
+    )
+    add("--gamma", nargs="+", type=_positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
     add("--temperature", nargs="+", type=float, default=[0.0, 0.7], help="(0 0.7)")
-    add("--max-new-tokens", type=int, default=48, help="of an answer (%(default)s)")
+    add("--max-new-tokens", type=_positive, default=48, help="of an answer (%(default)s)")
     add("--verification", choices=["token", "block", "coupled"], default="block", help="(%(default)s)")
-    add("--threads", type=int, default=usable_cores(), help="of each model server (the cores: %(default)s)")
+    add("--threads", type=_positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
     add("--seed", type=int, default=1, help="of the first prompts (%(default)s)")
     add("--plain", action="store_true", help="send prompts without a chat template")
     add("--ignore-eos", action="store_true", help="end answers by length alone")
@@ -173,6 +184,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--results", type=Path, default=RESULTS, help="the file to write into (%(default)s)")
     add("--from", dest="source", type=Path, help="read the JSON of an earlier run in place of measuring")
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
 
 
 def _model(info: Any) -> dict[str, Any]:

@@ -45,14 +45,14 @@ def _how(report: dict[str, Any]) -> str:
     ends = "at that length alone" if settings["ignore_eos"] else "there or where the model ends them"
     return (
         "Measured with the real coordinator, draft, target and Redis over loopback, by one client that asks one answer "
-        f"at a time: {settings['laps']} prompts of each kind, at most {settings['max_new_tokens']} tokens, answers end "
+        f"at a time: {settings['laps']} of each kind of prompt, at most {settings['max_new_tokens']} tokens, ending "
         f"{ends}; verification {settings['verification']}. Each prompt is asked with every gamma, one after the other "
         "in changing order, after a warm-up. **Speed-up** is the pace after the first tokens against gamma 0 on the "
         "same prompt in the same run, as the median over prompts with quartiles; below 1 speculation loses. "
         "**Expected** is the same ratio if only the models took time: tokens a round × T(1) / (draft time + T(n + 1)), "
         "T(n) being a target pass over n tokens as the target server timed it; **efficiency** is the measured over the "
         "expected one. **Acceptance** at a position counts rounds whose proposal reached it with all earlier draft "
-        f"tokens kept; less than {MIN_REACHED} such rounds are not shown."
+        f"tokens kept; fewer than {MIN_REACHED} such rounds are not shown."
     )
 
 
@@ -71,7 +71,8 @@ def _verdict(draft: dict[str, Any]) -> str:
         sentences.append(f"**{fallbacks} rounds had no draft although they should have.**")
     if draft["greedy_compared"]:
         sentences.append(_equality(draft["differences"], draft["greedy_compared"]))
-    return " ".join(sentences)
+    took = ", ".join(f"{one['tokens']}: {one['milliseconds']:.1f}" for one in draft["passes"])
+    return " ".join([*sentences, f"Milliseconds of a target pass by the tokens in it: {took}."])
 
 
 def _equality(differences: Sequence[dict[str, Any]], compared: int) -> str:
@@ -116,7 +117,7 @@ def _speedups(draft: dict[str, Any]) -> Grid:
         for kind, temperature in dict.fromkeys((kind, temperature) for kind, temperature, _ in cells)
     ]
     header = ["prompts, temperature", "tokens/s, gamma 0", *(f"gamma {gamma}" for gamma in gammas)]
-    return Grid(f"Speed-up with {draft['draft']}", header, rows)
+    return Grid(f"Speed-up with `{draft['draft']}`", header, rows)
 
 
 def _costs(draft: dict[str, Any]) -> Grid:
@@ -134,7 +135,7 @@ def _costs(draft: dict[str, Any]) -> Grid:
         "efficiency",
     ]
     rows = [_cost_row(cell) for cell in draft["cells"] if cell["kind"] == "all"]
-    return Grid(f"Where the time goes with {draft['draft']}", header, rows)
+    return Grid(f"Where the time goes with `{draft['draft']}`", header, rows)
 
 
 def _cost_row(cell: Cell) -> list[str]:
@@ -161,7 +162,7 @@ def _acceptance(draft: dict[str, Any]) -> Grid:
     largest = [cell for cell in cells if cell["gamma"] == gamma]
     rows = [[f"{cell['kind']}, {cell['temperature']:g}", *_rates(cell["acceptance"], gamma)] for cell in largest]
     header = ["prompts, temperature", *(str(position) for position in range(1, gamma + 1))]
-    return Grid(f"Acceptance by position at gamma {gamma} with {draft['draft']}", header, rows)
+    return Grid(f"Acceptance by position at gamma {gamma} with `{draft['draft']}`", header, rows)
 
 
 def _rates(acceptance: Sequence[Cell], gamma: int) -> list[str]:

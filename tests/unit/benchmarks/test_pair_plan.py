@@ -7,6 +7,7 @@ import pytest
 from benchmarks.pair import parse, plan_of
 from benchmarks.pair_run import Case, cases, request, rotated
 from benchmarks.prompts import PROMPTS
+from deploy.pairs import PAIRS
 from specdec.v1 import common_pb2
 
 PAIR = ["--target", "T", "--draft", "D"]
@@ -18,7 +19,13 @@ def plan(*arguments):
 
 def test_gamma_0_is_always_among_them_and_first():
     assert plan("--gamma", "8", "3").gammas == (0, 3, 8)
-    assert plan("--gamma", "0", "3").gammas == (0, 3)
+
+
+@pytest.mark.parametrize("flag", ["--gamma", "--laps", "--max-new-tokens", "--threads"])
+def test_what_must_be_above_0_is(flag, capsys):
+    with pytest.raises(SystemExit):
+        plan(flag, "0")
+    assert "0 is not above 0" in capsys.readouterr().err
 
 
 def test_every_gamma_comes_first_equally_often():
@@ -67,7 +74,20 @@ def test_synthetic_targets_and_plain_ones_get_no_chat_template():
         assert not message.messages
 
 
-def test_a_measurement_needs_models(capsys):
-    with pytest.raises(SystemExit):
-        parse(["--target", "T"])
-    assert "--draft" in capsys.readouterr().err
+def test_a_pair_is_measured_with_its_draft_a_lookup_and_both():
+    for name, pair in PAIRS.items():
+        options = parse(["--pair", name])
+        assert plan_of(options).target == pair.target
+        assert plan_of(options).drafts == (pair.draft, "lookup:", f"lookup:{pair.draft}")
+        assert options.name == name
+
+
+def test_another_target_gets_a_lookup_and_its_own_section():
+    options = parse(["--target", "T"])
+    assert (options.name, plan_of(options).target, plan_of(options).drafts) == ("T", "T", ("lookup:",))
+
+
+def test_a_pair_may_get_other_drafts():
+    options = parse(["--pair", "smollm2", "--draft", "D", "--draft", "E"])
+    assert (options.name, plan_of(options).drafts) == ("smollm2", ("D", "E"))
+    assert plan_of(options).target == PAIRS["smollm2"].target

@@ -28,6 +28,7 @@ def report(differences=(), fallbacks=0):
     cells = [cell(answers, kind, 0.0, gamma) for kind in (*plan.kinds, ALL) for gamma in plan.gammas]
     cells[1]["fallback_rounds"] += fallbacks
     draft = {"draft": "D", "greedy_compared": 4, "differences": list(differences), "cells": cells}
+    draft["passes"] = [{"tokens": 1, "milliseconds": 100.0}, {"tokens": 3, "milliseconds": 250.0}]
     machine = {"cpu": "CPU", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
     facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
     settings = {"threads": 2, "laps": 2, "max_new_tokens": 48, "verification": "block", "ignore_eos": False}
@@ -69,6 +70,10 @@ def test_greedy_differences_are_said(gaps, said):
 def test_rounds_without_their_draft_are_said():
     assert "**3 rounds had no draft although they should have.**" in section(report(fallbacks=3))
     assert "should have" not in section(report())
+
+
+def test_the_cost_of_a_pass_is_said():
+    assert "Milliseconds of a target pass by the tokens in it: 1: 100.0, 3: 250.0." in section(report())
 
 
 def test_acceptance_seen_too_seldom_is_not_shown():
