@@ -5,12 +5,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from specdec.model.language_model import LanguageModel, Segment
-from specdec.parameters import SamplingParams
-from specdec.sampling import RowContext, distributions
-from training.answers import Answer
+from specdec.sampling import distributions
+from training.answers import PLAIN, Answer
 
 ROWS = 64  # positions in one pass: what their logits need in memory, not the answers' length, is the bound
-_PLAIN = RowContext(SamplingParams(temperature=1.0), committed=(), prompt_length=0, drafted=(), end_token_ids=())
 
 
 def acceptance(target: LanguageModel, draft: LanguageModel, answers: Sequence[Answer]) -> float:
@@ -52,4 +50,4 @@ def _distributions(model: LanguageModel, answer: Answer) -> Iterator[torch.Tenso
     for start in range(first, len(answer.token_ids) - 1, ROWS):
         fed = answer.token_ids[start : min(start + ROWS, len(answer.token_ids) - 1)]
         (logits,) = model.forward([Segment(cache, fed, len(fed))])
-        yield distributions(logits, [_PLAIN] * len(fed))
+        yield distributions(logits, [PLAIN] * len(fed))

@@ -78,7 +78,7 @@ def cut_head(network: Any, token_ids: torch.Tensor) -> None:
     Raises:
         ModelRefused: the head is no linear layer without bias.
     """
-    head: Any = network.get_output_embeddings()
-    if not isinstance(head, torch.nn.Linear) or head.bias is not None:
+    head = network.get_output_embeddings()
+    if not isinstance(head, torch.nn.Linear) or getattr(head, "bias", None) is not None:
         raise ModelRefused(f"a head of {type(head).__name__}, or with a bias, cannot be cut")
     network.set_output_embeddings(CutHead(head, token_ids))
