@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
 from specdec.parameters import SamplingParams
 from specdec.sampling import RowContext, distributions
@@ -36,22 +37,23 @@ GAMMAS = {"0": (0,), "1": (1,), "4": (4,), "mixed": (4, 1, 0, 3, 2)}
 
 @dataclass(frozen=True)
 class Cell:
-    """What is asked for: names of a temperature, an option, a way and a gamma."""
+    """What is asked for: names of a temperature, an option, a way and a gamma; and after what."""
 
     temperature: str
     option: str
     way: str
     gamma: str
+    prompt: Context = PROMPT
 
     @property
     def params(self) -> dict:
         return {"temperature": TEMPERATURES[self.temperature], **OPTIONS[self.option]}
 
-    def request(self, seed: int, prompt: Context = PROMPT, length: int = LENGTH) -> generation_pb2.GenerateRequest:
+    def request(self, seed: int, length: int = LENGTH) -> generation_pb2.GenerateRequest:
         gammas = GAMMAS[self.gamma]
         params = common_pb2.SamplingParams(**self.params, seed=seed, max_new_tokens=length, ignore_eos=True)
         speculation = generation_pb2.SpeculationParams(gamma=gammas[seed % len(gammas)], verification=WAYS[self.way])
-        return generation_pb2.GenerateRequest(token_ids=prompt, sampling_params=params, speculation=speculation)
+        return generation_pb2.GenerateRequest(token_ids=self.prompt, sampling_params=params, speculation=speculation)
 
 
 @dataclass
@@ -92,7 +94,7 @@ def z_of(tokens: Counter, cell: Cell, model: str = TARGET) -> float:
             return math.inf
         for index, token in enumerate(answer):
             for other, mass in enumerate(rows(answer[:index])):
-                for which, pair in enumerate(cells((*PROMPT, *answer[:index]), other)):
+                for which, pair in enumerate(cells((*cell.prompt, *answer[:index]), other)):
                     expected[which][pair] += count * mass
                     observed[which][pair] += count * (other == token)
     return max(
@@ -111,18 +113,20 @@ def ended(answer: Context, params: SamplingParams) -> bool:
 
 
 class Rows:
-    """The exact laws of a synthetic model under a cell's parameters."""
+    """The exact laws of a model under a cell's parameters."""
 
     def __init__(self, cell: Cell, model: str) -> None:
         self.params = SamplingParams(**cell.params)
-        self._model = load_model(model)
+        self._prompt = cell.prompt
+        self._model = load_model(model, dtype="float64")
         self._known: dict[Context, list[float]] = {}
 
     def __call__(self, answer: Context) -> list[float]:
         """Return the [vocabulary] probabilities after a part of an answer."""
         if answer not in self._known:
-            context = (*PROMPT, *answer)
-            logits: torch.Tensor = self._model.law(context).log().clamp(min=-1e30)
-            row = RowContext(self.params, context, len(PROMPT), (), ())
-            self._known[answer] = normalised(distributions(logits[None], [row]))[0].tolist()
+            context = (*self._prompt, *answer)
+            with torch.inference_mode():
+                (logits,) = self._model.forward([Segment(self._model.new_cache(), context, 1)])
+            row = RowContext(self.params, context, len(self._prompt), (), self._model.description.eos_token_ids)
+            self._known[answer] = normalised(distributions(logits, [row]))[0].tolist()
         return self._known[answer]

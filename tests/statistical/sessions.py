@@ -36,6 +36,8 @@ class Sessions:
         gamma: draft tokens of a round, by what is committed.
         support_size: of the draft.
         arrives: whether a proposal is used; the round has none otherwise.
+        kind: of draft.
+        prompt: what every session begins with; the toys' laws are of the answer alone.
     """
 
     target: int
@@ -45,6 +47,8 @@ class Sessions:
     gamma: Gamma
     support_size: int = VOCABULARY
     arrives: Callable[[Proposal], bool] = arrives
+    kind: Callable[..., Draft] = Draft
+    prompt: Context = PROMPT
 
     def answers(self, seeds: Iterable[int], length: int) -> list[Context]:
         """Return the first `length` tokens of the answer to each seed, less where one ends there."""
@@ -61,13 +65,17 @@ class Sessions:
 
     def _propose(self, answers: dict[int, Context]) -> dict[int, Proposal]:
         limits = DraftLimits(VOCABULARY, CONTEXT, self.support_size, ())
+        proposals: dict[int, Proposal] = {}
         pending: dict[int, Draft] = {}
         for seed, answer in answers.items():
             if gamma := self.gamma(answer):
                 params = replace(self.params, seed=seed)
-                pending[seed] = Draft(_prefix(answer), params, gamma, self.way, limits)
-                pending[seed].begin([*PROMPT, *answer])
-        proposals = {}
+                draft = self.kind(self._prefix(seed, answer), params, gamma, self.way, limits)
+                first = draft.begin([*self.prompt, *answer])
+                if isinstance(first, Done):
+                    proposals[seed] = first.result
+                else:
+                    pending[seed] = draft
         while pending:
             ready = [
                 (draft, logits_of(self.draft, (*answers[seed], *draft.draft_tokens))[None])
@@ -83,8 +91,8 @@ class Sessions:
         limits = TargetLimits(VOCABULARY, CONTEXT, ())
         ready = []
         for seed, answer, proposal in rounds:
-            call = Verify(_prefix(answer), replace(self.params, seed=seed), self.way, proposal, limits)
-            call.begin([*PROMPT, *answer])
+            call = Verify(self._prefix(seed, answer), replace(self.params, seed=seed), self.way, proposal, limits)
+            call.begin([*self.prompt, *answer])
             contexts = [answer + proposal.draft_tokens[:index] for index in range(proposal.gamma + 1)]
             ready.append((call, torch.stack([logits_of(self.target, context) for context in contexts])))
         decisions = [outcome.result for outcome in verifying.decide(ready)]
@@ -93,6 +101,6 @@ class Sessions:
             for (_, _, proposal), decision in zip(rounds, decisions, strict=True)
         ]
 
-
-def _prefix(answer: Context) -> CommittedPrefix:
-    return CommittedPrefix("toy", Fence(1, "0" * 32), 0, b"", (*PROMPT, *answer), len(PROMPT))
+    def _prefix(self, seed: int, answer: Context) -> CommittedPrefix:
+        tokens = (*self.prompt, *answer)
+        return CommittedPrefix(f"toy-{seed}", Fence(1, "0" * 32), 0, b"", tokens, len(self.prompt))
