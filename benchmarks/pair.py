@@ -29,6 +29,7 @@ from benchmarks.results import RESULTS, write_section
 from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
 from client.failures import from_rpc_error
+from deploy.laptop import SYNTHETIC
 from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS
 from deploy.process import StartFailed
 
@@ -76,7 +77,7 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]
         def tell(seconds: float) -> None:
             left = len(plan.drafts) - len(runs)
             name = plan.drafts[len(runs)]
-            bar.console.print(f"{name}: at most {seconds / 60:.1f} minutes; {left - 1} more drafts follow")
+            bar.console.print(f"{name}: about {seconds / 60:.1f} minutes; {left - 1} more drafts follow")
 
         for draft in plan.drafts:
             runs.append(run_draft(plan, draft, tell, lambda: bar.advance(task)))
@@ -134,7 +135,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         verification=options.verification,
         threads=options.threads,
         seed=options.seed,
-        plain=options.plain or options.target.startswith("synthetic:"),  # those have no chat template
+        plain=options.plain or options.target.startswith(SYNTHETIC),  # those have no chat template
         ignore_eos=options.ignore_eos,
     )
 
@@ -173,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--gamma", nargs="+", type=_positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
     add("--temperature", nargs="+", type=float, default=[0.0, 0.7], help="(0 0.7)")
-    add("--max-new-tokens", type=_positive, default=48, help="of an answer (%(default)s)")
+    add("--max-new-tokens", type=_positive, default=40, help="of an answer (%(default)s)")
     add("--verification", choices=["token", "block", "coupled"], default="block", help="(%(default)s)")
     add("--threads", type=_positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
     add("--seed", type=int, default=1, help="of the first prompts (%(default)s)")

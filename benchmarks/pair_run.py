@@ -16,11 +16,10 @@ import redis
 from benchmarks.prompts import PROMPTS
 from benchmarks.recording import CALL_SECONDS, Recording, record
 from benchmarks.speculation import first_difference
+from deploy.laptop import START_SECONDS
 from deploy.system import System
 from specdec.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 
-# Weights from a hub may have to be downloaded first.
-START_SECONDS = 3600.0
 WARM_UP_TOKENS = 16
 ALTERNATIVES = 20  # tokens whose log-probability is looked at where two answers part
 
@@ -95,7 +94,7 @@ def run_draft(plan: Plan, draft: str, tell_seconds: Callable[[float], None], adv
     Args:
         plan: what to ask.
         draft: the draft's model.
-        tell_seconds: hears how long the answers will take at most, once that is known.
+        tell_seconds: hears about how long the answers will take, once that is known.
         advance: is called after each answer.
 
     Raises:
