@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from specdec.model.language_model import LanguageModel, Segment
-from specdec.parameters import SamplingParams
-from specdec.sampling import RowContext, distributions
-from training.answers import Answer
+from specdec.sampling import distributions
+from training.answers import PLAIN, Answer
 
 ROWS = 256  # at a time: a distribution over the whole vocabulary is large, and several copies of it are made
-PLAIN = RowContext(SamplingParams(temperature=1.0), committed=(), prompt_length=0, drafted=(), end_token_ids=())
 
 
 def plain_distributions(logits: torch.Tensor) -> torch.Tensor:
