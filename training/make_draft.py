@@ -87,11 +87,13 @@ def main(arguments: list[str] | None = None) -> None:
         arguments: in place of those of the process.
     """
     try:
-        app(arguments, prog_name="make_draft", standalone_mode=False)
+        status = app(arguments, prog_name="make_draft", standalone_mode=False)
     except (ModelRefused, OSError, ValueError) as error:
         raise SystemExit(f"make_draft: {error}") from error
     except typer.TyperException as error:
         raise SystemExit(f"make_draft: {error.format_message()} (see --help)") from error
+    if status:  # broken off by a person
+        raise SystemExit(status)
 
 
 if __name__ == "__main__":
