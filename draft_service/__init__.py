@@ -1,7 +1,9 @@
 """The draft service: proposes what the target may say next.
 
 Life of a Propose call:
-1. ``servicer`` reads the message (``specdec.wire``) and makes a ``drafting.Draft`` of it.
+1. ``servicer`` reads the message (``specdec.wire``) and makes a draft of it: ``drafting.Draft``, or what ``kinds`` has
+   for ``lookup:`` and ``lookup:MODEL``. Those propose what followed before (``lookup``, ``lookup_drafting``), the first
+   alone and at once, the other before the model and wherever something matches again.
 2. The engine (``specdec.model.engine``) aligns the session's cache with the committed tokens and feeds what is missing.
 3. ``drafting.draw`` turns the logits of every session in the batch into distributions (``specdec.sampling``), cuts them
    to the support, and draws a token each (``specdec.draws``).

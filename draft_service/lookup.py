@@ -14,7 +14,7 @@ from specdec.prefix import common_length
 from specdec.proposal import SparseDistribution
 
 LONGEST = 8  # tokens that a match is looked for over; what still differs after so many rarely goes on differently
-NEWEST = 64  # occurrences that are looked at: bounds the work where a context is common, such as the end of a line
+NEWEST = 32  # occurrences that are looked at: bounds the work where a context is common, such as the end of a line
 
 
 class Places:

@@ -4,7 +4,8 @@ Exactness. With TOKEN and BLOCK a proposal must not depend on draws that its own
 function of the seed and of the round's base_length. Sessions may have the same seed, and one that ran ahead, or an
 earlier life of the same one, has put into the table what those very draws have chosen. So the table knows, for each
 seed, the length up to which tokens of it have been learnt: they come from rounds of a smaller base_length, and a round
-at that length or beyond has draws of its own. A round below it neither teaches the table nor uses it.
+at that length or beyond has draws of its own. A round below it neither teaches the table nor uses it. What is asked
+again may find more than before: with this setting a seed repeats a text with COUPLED alone.
 """
 
 from collections import deque

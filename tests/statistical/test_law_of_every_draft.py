@@ -14,11 +14,11 @@ from tests.statistical.answers import DRAFT, TARGET, WAYS, Cell, answers_of, z_o
 from tests.statistical.cases import OPTIONS
 from tests.statistical.chi_square import FAILS_ABOVE
 
-# By kind: target, draft, and a prompt of the target's tokens.
 REPEATING = (3, 2, 2, 0, 7, 1, 7, 1, 3, 1, 2, 5, 2, 7, 5, 1, 0, 1, 5, 0, 1, 7)  # said by the target
+# By kind: from an empty folder, for models that are written first, to target, draft and a prompt in their tokens.
 KINDS = {
-    "lookup": (TARGET, "lookup:", REPEATING),
-    "composed": (TARGET, f"lookup:{DRAFT}", REPEATING),
+    "lookup": lambda folder: (TARGET, "lookup:", REPEATING),
+    "composed": lambda folder: (TARGET, f"lookup:{DRAFT}", REPEATING),
 }
 ANSWERS, MANY_ANSWERS = 120, 1000
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
-async def kind(request, redis_server):
-    target, draft, prompt = KINDS[request.param]
+async def kind(request, redis_server, tmp_path_factory):
+    target, draft, prompt = KINDS[request.param](tmp_path_factory.mktemp("models"))
     async with running_services(redis_server.url, target, draft) as stub:
         yield stub, target, prompt
 
