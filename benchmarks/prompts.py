@@ -78,17 +78,6 @@ SUMMARY = (
 )
 
 EDIT = (
-    _text("""
-        Rename the variable x to total in this function and change nothing else. Give back the whole function.
-
-        def mean(values):
-            x = 0.0
-            for value in values:
-                x = x + value
-            if not values:
-                raise ValueError("mean of nothing")
-            return x / len(values)
-    """),
     _prose("""
         Correct the spelling mistakes in this text and give the whole text back.
 
@@ -107,6 +96,17 @@ EDIT = (
                 raise ValueError("quantity must be at least 1")
             text = f"{quantity} x {name} at {price:.2f} EUR"
             return f"{text} = {amount:.2f} EUR"
+    """),
+    _text("""
+        Rename the variable x to total in this function and change nothing else. Give back the whole function.
+
+        def mean(values):
+            x = 0.0
+            for value in values:
+                x = x + value
+            if not values:
+                raise ValueError("mean of nothing")
+            return x / len(values)
     """),
     _text("""
         Give this recipe back with all amounts in grams: one cup of flour is 120 grams, one cup of sugar is 200 grams.

@@ -44,4 +44,4 @@ def test_prose_has_no_line_breaks_within_its_paragraphs():
 
 
 def test_code_keeps_its_lines():
-    assert "\n    x = 0.0\n    for value in values:\n        x = x + value\n" in PROMPTS["edit"][0]
+    assert "\n    x = 0.0\n    for value in values:\n        x = x + value\n" in "".join(PROMPTS["edit"])
