@@ -13,7 +13,7 @@ PATIENCE = timedelta(days=1)
 
 def own_device(device: torch.device) -> torch.device:
     """Return the device of this process: of several GPUs, each process on a machine takes the one of its number."""
-    if device.type != "cuda" or device.index is not None:
+    if str(device) != "cuda":
         return device
     return torch.device("cuda", distributed.get_node_local_rank(fallback_rank=0))
 

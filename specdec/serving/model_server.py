@@ -32,7 +32,7 @@ class ModelServerSettings(ServiceSettings):
     """What both model servers can be told."""
 
     model: Annotated[str, Field(min_length=1)]
-    """Model to serve: a Hugging Face id, a folder, a .gguf file, embedded:smollm2, layers:N:MODEL or synthetic:…."""
+    """Model to serve: owner/name[@commit], a folder, a .gguf file, embedded:smollm2, layers:N:MODEL or synthetic:…."""
     device: str = "auto"
     """Where the model runs: auto (a GPU when there is one), cpu, cuda or cuda:N."""
     dtype: str = "auto"
