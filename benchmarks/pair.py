@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--laps",
         type=_positive,
-        default=3,
+        default=2,
         help="prompts of each kind; beyond four, again with other seeds (%(default)s)",
     )
     add("--gamma", nargs="+", type=_positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
