@@ -54,8 +54,8 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 verify: setup ## the long forms of the tests
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 
-bench: setup ## measure a pair through the services (PAIR=… BENCH_FLAGS=…)
-	@$(BIN)/python -m benchmarks.pair --pair "$(PAIR)" $(BENCH_FLAGS)
+bench: setup ## measure a pair through the services (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
+	@$(BIN)/python -m benchmarks.pair $(MODELS) $(BENCH_FLAGS)
 
 lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

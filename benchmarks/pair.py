@@ -30,7 +30,7 @@ from benchmarks.speculation import pace_figures, pass_seconds, speculation_figur
 from benchmarks.surroundings import surroundings, usable_cores
 from client.failures import from_rpc_error
 from deploy.laptop import SYNTHETIC
-from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS
+from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, prepare
 from deploy.process import StartFailed
 
 ALL = "all"
@@ -67,6 +67,7 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]
         grpc.RpcError: a call failed.
     """
     plan = plan_of(options)
+    prepare(plan.target, *plan.drafts)
     begun = surroundings("benchmarks.pair", arguments)
     started = time.monotonic()
     terminal = console()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, Pair, chosen_pair
+from deploy.pairs import DEFAULT_PAIR, PAIRS, SYNTHETIC, Pair, chosen_pair, prepare
 from deploy.process import StartFailed
 from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in
 
@@ -21,7 +21,6 @@ UP_PORTS = Ports(
 )
 # Weights from a hub may have to be downloaded first.
 START_SECONDS = 3600.0
-SYNTHETIC = "synthetic:"  # models without weights
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -39,7 +38,7 @@ def demo(pair: Pair, prompt: str, flags: list[str]) -> int:
     Returns:
         The client's exit status. Logs are kept when it is not 0.
     """
-    _prepare(pair)
+    prepare(pair.target, pair.draft)
     Path(".run").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=".run"))
     usual = DEMO_FLAGS if pair.target.startswith(SYNTHETIC) else ("--chat", *DEMO_FLAGS)  # those have no chat template
@@ -73,7 +72,7 @@ def up(folder: Path, pair: Pair, ports: Ports) -> int:
         print("already up; `make down` first to change anything")
     else:
         system.stop()  # what an earlier system left
-        _prepare(pair)
+        prepare(pair.target, pair.draft)
         system.start()
     _describe(system)
     return 0
@@ -88,15 +87,6 @@ def down(folder: Path) -> int:
     ended = [name for name, process in reversed(processes_in(folder).items()) if process.end(GRACE_SECONDS)]
     print(f"ended {', '.join(ended)}" if ended else "nothing was running")
     return 0
-
-
-def _prepare(pair: Pair) -> None:
-    """Fetch and unpack the weights in the foreground, where the progress is seen; a repeat takes seconds."""
-    names = [model.removeprefix(LOOKUP) for model in (pair.target, pair.draft)]
-    models = [name for name in names if name and not name.startswith(SYNTHETIC)]
-    command = [sys.executable, "-m", "specdec.model.checkpoint", *models]
-    if models and subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-        raise StartFailed("nothing was started")
 
 
 def _describe(system: System) -> None:

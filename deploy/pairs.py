@@ -1,9 +1,14 @@
-"""Pairs of target and draft within reach, by name."""
+"""Pairs of target and draft within reach, by name, and their weights before anything starts."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
+
+from deploy.process import StartFailed
 
 DEFAULT_PAIR = "smollm2"
 LOOKUP = "lookup:"  # alone a draft that fits every target: it has no vocabulary and no weights of its own
+SYNTHETIC = "synthetic:"  # models without weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +49,19 @@ def chosen_pair(name: str, target: str, draft: str) -> Pair:
     if target and not draft:
         return Pair(target, LOOKUP)
     return Pair(target or named.target, draft or named.draft)
+
+
+def prepare(*models: str) -> None:
+    """Fetch and unpack weights in the foreground, where the progress is seen; a repeat takes seconds.
+
+    Args:
+        models: targets and drafts, as ``--model`` takes them; those without weights need nothing.
+
+    Raises:
+        StartFailed: a model cannot be had; the reason has been printed.
+    """
+    names = [model.removeprefix(LOOKUP) for model in models]
+    weighty = [name for name in names if name and not name.startswith(SYNTHETIC)]
+    command = [sys.executable, "-m", "specdec.model.checkpoint", *weighty]
+    if weighty and subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise StartFailed("nothing was started")

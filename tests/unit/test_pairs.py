@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from deploy import laptop
-from deploy.pairs import DEFAULT_PAIR, PAIRS, Pair, chosen_pair
+from deploy.pairs import DEFAULT_PAIR, PAIRS, Pair, chosen_pair, prepare
+from deploy.process import StartFailed
 
 TARGET, DRAFT = "owner/large", "owner/small"
 
@@ -77,9 +78,9 @@ def test_weights_are_prepared_before_anything_starts(monkeypatch, pair, models):
 
     monkeypatch.setattr(subprocess, "run", fail)
     if models:
-        with pytest.raises(laptop.StartFailed, match="nothing was started"):
-            laptop._prepare(pair)
+        with pytest.raises(StartFailed, match="nothing was started"):
+            prepare(pair.target, pair.draft)
         assert commands[0][1:] == ["-m", "specdec.model.checkpoint", *models]
     else:
-        laptop._prepare(pair)
+        prepare(pair.target, pair.draft)
         assert commands == []
