@@ -29,8 +29,7 @@ from benchmarks.results import RESULTS, write_section
 from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
 from client.failures import from_rpc_error
-from deploy.laptop import SYNTHETIC
-from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, prepare
+from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, SYNTHETIC, prepare
 from deploy.process import StartFailed
 
 ALL = "all"
