@@ -1,9 +1,11 @@
-"""The exit map: from the state after layer N to the target's last state, by ridge regression in closed form.
+"""The exit map: from the state after layer N to the target's last state, in closed form.
 
-W = argmin Σ |W x − y|² + λ |W|², accumulated as normal equations in float64, so that the text may be of any length; x
-is the state after layer N divided by its root mean square, y the target's last one. The draft's head is the target's
-times W. How strong the penalty must be is measured: it is the one whose draft the target would keep most of, on answers
-that are not in the fit.
+The state after the layer, s = m + D a, is divided by its root mean square r; the draft's logits are the target's head
+times W s / r. Ridge regression of the target's last state on (m, a) / r gives W and W D together; D, the layer's down
+projection, is the solution nearest to the target's own, and W is then fitted to the states that D makes. Everything
+is computed from sums in float64, so that memory does not grow with the text. (The sums are taken with the r of the
+target's own D; to iterate changes nothing that can be measured.) How strong the penalty must be is measured: it is the
+one whose draft the target would keep most of, on answers that are not in the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +15,10 @@ import torch
 
 from specdec.sampling import distributions
 from training.answers import PLAIN, Answer
-from training.early_exit import NetworkEnd, batches
+from training.early_exit import EarlyExit, ExitStates, batches
 
-PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the states' mean square
+PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the features' mean square
+PULL = 0.03  # of D towards the target's own, as a share of W's mean square; 0.01 to 0.1 do as well
 SCORED = 1024  # positions that choose the penalty
 ROWS = 64  # of them at a time: logits over the whole vocabulary need memory
 
@@ -25,83 +28,101 @@ class ExitMap:
     """A fitted map.
 
     Attributes:
-        weight: W, [hidden, hidden] float64.
-        penalty: the chosen one, as a share of the states' mean square.
-        acceptance: α on the positions that chose it.
+        weight: [hidden, hidden] float64, W.
+        projection: [hidden, intermediate] float64, D.
+        penalty: the share of the features' mean square that they were fitted with.
     """
 
     weight: torch.Tensor
+    projection: torch.Tensor
     penalty: float
-    acceptance: float
 
 
 class NormalEquations:
-    """Sums that a least-squares fit needs of its data, in float64: memory does not grow with the text."""
+    """Sums over positions that the fit needs: of the features z = (m, a) / r and of the target's last state y."""
 
-    def __init__(self, hidden: int, device: torch.device) -> None:
-        """Start without data."""
-        self._squares = torch.zeros(hidden, hidden, dtype=torch.float64, device=device)  # Σ x xᵀ
-        self._products = torch.zeros(hidden, hidden, dtype=torch.float64, device=device)  # Σ y xᵀ
+    def __init__(self, projection: torch.Tensor) -> None:
+        """Start without data, with the target's own D, [hidden, intermediate] float64."""
+        hidden, inner = projection.shape
+        self._projection = projection
+        self._squares = projection.new_zeros(hidden + inner, hidden + inner)  # Σ z zᵀ
+        self._products = projection.new_zeros(hidden, hidden + inner)  # Σ y zᵀ
 
-    def add(self, states: torch.Tensor, wanted: torch.Tensor) -> None:
-        """Add data: states (x) and what they are to be mapped to (y), [n, hidden] each."""
-        x, y = states.double(), wanted.double()
-        self._squares += x.T @ x
-        self._products += y.T @ x
+    def add(self, states: ExitStates) -> None:
+        """Add positions."""
+        middle, inner = states.middle.double(), states.inner.double()
+        size = (middle + inner @ self._projection.T).pow(2).mean(dim=-1, keepdim=True).sqrt()
+        features = torch.cat([middle, inner], dim=-1) / size
+        self._squares += features.T @ features
+        self._products += states.last.double().T @ features
 
-    def solved(self, penalties: Sequence[float]) -> Iterator[torch.Tensor]:
-        """Yield W, [hidden, hidden] float64, for every penalty, a share of the states' mean square above 0."""
-        values, vectors = torch.linalg.eigh(self._squares)
-        rotated = self._products @ vectors
-        for penalty in penalties:
-            yield (rotated / (values.clamp(min=0) + penalty * values.mean())) @ vectors.T
+    def solved(self, penalty: float) -> ExitMap:
+        """Return the map for a penalty, a share of the features' mean square above 0."""
+        own = self._projection
+        unit = torch.eye(own.shape[0], dtype=own.dtype, device=own.device)
+        first, product = _ridge(self._squares, self._products, penalty).split(own.shape, dim=1)
+        gram = first.T @ first
+        change = torch.linalg.solve(gram + PULL * gram.trace() / len(gram) * unit, first.T @ (product - first @ own))
+        projection = own + change
+        mixed = torch.cat([unit, projection], dim=1)  # from features to states
+        weight = _ridge(mixed @ self._squares @ mixed.T, self._products @ mixed.T, penalty)
+        return ExitMap(weight, projection, penalty)
+
+
+def _ridge(squares: torch.Tensor, products: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Return argmin over C of Σ |C z − y|² + λ |C|², from Σ z zᵀ and Σ y zᵀ; λ is a share of the mean square of z."""
+    unit = torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
+    solution: torch.Tensor = torch.linalg.solve(squares + penalty * squares.trace() / len(squares) * unit, products.T)
+    return solution.T
 
 
 def fit_exit_map(
-    end: NetworkEnd, layer: int, answers: Sequence[Answer], held_out: Sequence[Answer], token_ids: torch.Tensor
+    leaving: EarlyExit, answers: Sequence[Answer], held_out: Sequence[Answer], token_ids: torch.Tensor
 ) -> ExitMap:
     """Fit the map and choose its penalty.
 
     Args:
-        end: the target's.
-        layer: the layer to leave after.
+        leaving: where the draft leaves the target.
         answers: to fit on, at least one.
         held_out: to choose on, at least one.
         token_ids: [K] int64, the tokens that the draft's head knows.
     """
-    equations = NormalEquations(end.head.weight.shape[1], end.model.device)
+    equations = NormalEquations(leaving.projection)
     for batch in batches(answers):
-        equations.add(*end.states(layer, batch))
-    maps = list(equations.solved(PENALTIES))
-    scores = _acceptances(end, layer, held_out, token_ids, maps)
-    best = max(range(len(maps)), key=scores.__getitem__)
-    return ExitMap(maps[best], PENALTIES[best], scores[best])
+        equations.add(leaving.states(batch))
+    maps = [equations.solved(penalty) for penalty in PENALTIES]
+    scores = acceptances(leaving, held_out, token_ids, maps)
+    return maps[max(range(len(maps)), key=scores.__getitem__)]
 
 
 @torch.inference_mode()
-def _acceptances(
-    end: NetworkEnd, layer: int, answers: Sequence[Answer], token_ids: torch.Tensor, maps: Sequence[torch.Tensor]
+def acceptances(
+    leaving: EarlyExit, answers: Sequence[Answer], token_ids: torch.Tensor, maps: Sequence[ExitMap]
 ) -> list[float]:
     """Return α of every map's draft on the answers' first SCORED positions."""
-    size = end.model.vocabulary_size
-    known = end.head.weight[token_ids]
+    head, size = leaving.end.head, leaving.end.model.vocabulary_size
+    known, dtype = head.weight[token_ids].double(), head.weight.dtype
+    readers = [((known @ one.weight).to(dtype), one.projection.to(dtype)) for one in maps]
     sums, positions = [0.0] * len(maps), 0
-    for states, last in _positions(end, layer, answers):
-        p = _plain_distributions(end.head(last)[:, :size])[:, token_ids]
-        for index, weight in enumerate(maps):
-            q = _plain_distributions(states @ (known.double() @ weight).to(states.dtype).T)
+    for rows in _rows(leaving, answers):
+        p = _plain_distributions(head(rows.last)[:, :size])[:, token_ids]
+        for index, (reader, projection) in enumerate(readers):
+            state = leaving.end.plain_norm(rows.middle + rows.inner @ projection.T)
+            q = _plain_distributions(state @ reader.T)
             sums[index] += torch.minimum(p, q).double().sum().item()
-        positions += len(states)
+        positions += len(p)
     return [total / positions for total in sums]
 
 
-def _positions(end: NetworkEnd, layer: int, answers: Sequence[Answer]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield states and last states of the first SCORED positions, at most ROWS at a time."""
+def _rows(leaving: EarlyExit, answers: Sequence[Answer]) -> Iterator[ExitStates]:
+    """Yield the first SCORED positions, at most ROWS at a time."""
     left = SCORED
     for batch in batches(answers):
-        states, last = (part[:left] for part in end.states(layer, batch))
-        yield from zip(states.split(ROWS), last.split(ROWS), strict=True)
-        left -= len(states)
+        states = leaving.states(batch)
+        parts = (part[:left].split(ROWS) for part in (states.middle, states.inner, states.last))
+        for middle, inner, last in zip(*parts, strict=True):
+            yield ExitStates(middle, inner, last)
+            left -= len(last)
         if not left:
             return
 

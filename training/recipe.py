@@ -22,8 +22,9 @@ from training.distillation import distill
 from training.distillation_settings import DistillationSettings
 from training.draft_folder import model_card, write_draft, written_licence
 from training.draft_tokens import coverage, kept_tokens
-from training.early_exit import early_exit, network_end
+from training.early_exit import EarlyExit
 from training.exit_map import fit_exit_map
+from training.network_end import network_end
 from training.trial import Trial, tried
 from training.workplace import DRAFT, finish, workplace
 
@@ -96,9 +97,10 @@ def made_draft(target: LanguageModel, out: Path, settings: DraftSettings) -> Mad
     with _timed(seconds, "fit"):
         ends = target.description.eos_token_ids
         tokens = kept_tokens(corpus.answers, ends, settings.vocabulary, target.vocabulary_size).to(target.device)
-        exit_map = fit_exit_map(end, settings.layers, corpus.answers, corpus.held_out, tokens)
-        network = early_exit(end, settings.layers, end.head.weight.double() @ exit_map.weight)
-    facts = [*_facts(settings, corpus, tokens), f"penalty {exit_map.penalty:g} of the states' mean square"]
+        leaving = EarlyExit(end, settings.layers)
+        exit_map = fit_exit_map(leaving, corpus.answers, corpus.held_out, tokens)
+        network = leaving.draft(end.head.weight.detach().double() @ exit_map.weight, exit_map.projection)
+    facts = [*_facts(settings, corpus, tokens), f"penalty {exit_map.penalty:g} of the features' mean square"]
     if settings.training:
         with _timed(seconds, "training"):
             facts.append(_train(network, tokens, target, corpus, settings.training, work / TRAINING))
@@ -142,7 +144,8 @@ def _train(
 def _facts(settings: DraftSettings, corpus: Corpus, tokens: torch.Tensor) -> list[str]:
     said = sum(len(answer.token_ids) - answer.prompt_length for answer in corpus.answers)
     return [
-        f"the target's first {settings.layers} layers, and an exit map to its last state by ridge regression",
+        f"the target's first {settings.layers} layers, the last one's down projection fitted anew, and an exit map to "
+        "the target's last state, by ridge regression",
         f"fitted on {said:,} tokens of {len(corpus.answers)} answers that the target sampled at temperature 1, "
         f"seed {settings.corpus.seed}",
         f"a head of {len(tokens):,} tokens, which are {coverage(corpus.fresh, tokens):.1%} of the target's answers to "

@@ -9,7 +9,8 @@ from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
 from tests.tiny_models import ARCHITECTURES, VOCABULARY, write_tiny_model
 from training.draft_folder import model_card, write_draft, written_licence
-from training.early_exit import early_exit, network_end
+from training.early_exit import EarlyExit
+from training.network_end import network_end
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
 KNOWN = torch.arange(1, 258, 2)
@@ -21,7 +22,8 @@ def test_transformers_and_this_project_read_the_same_draft(architecture, tmp_pat
     target = load_model(write_tiny_model(tmp_path / "target", architecture, layers=3), "cpu", "float64")
     end = network_end(target)
     torch.manual_seed(1)
-    network = early_exit(end, 2, torch.randn(320, 32, dtype=torch.float64))
+    leaving = EarlyExit(end, 2)
+    network = leaving.draft(torch.randn(320, 32, dtype=torch.float64), leaving.projection + 1)
     write_draft(tmp_path / "draft", network, KNOWN, tmp_path / "target")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "draft", dtype=torch.float64)
     with torch.inference_mode():
@@ -37,16 +39,18 @@ def test_transformers_and_this_project_read_the_same_draft(architecture, tmp_pat
 def test_tokenizer_generation_settings_and_licence_come_from_the_target(tmp_path):
     target = tmp_path / "target"
     end = network_end(load_model(write_tiny_model(target, layers=2), "cpu", "float64"))
+    leaving = EarlyExit(end, 1)
+    network = leaving.draft(end.head.weight, leaving.projection)
     (target / "LICENSE").write_text("as it pleases")
     for _ in range(2):  # what is there is replaced
         (tmp_path / "draft").mkdir(exist_ok=True)
         (tmp_path / "draft" / "old").touch()
-        write_draft(tmp_path / "draft", early_exit(end, 1, end.head.weight), KNOWN, target)
+        write_draft(tmp_path / "draft", network, KNOWN, target)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "LICENSE"):
         assert (tmp_path / "draft" / name).read_bytes() == (target / name).read_bytes()
     assert not (tmp_path / "draft" / "old").exists()
     (target / "generation_config.json").unlink()
-    write_draft(tmp_path / "draft", early_exit(end, 1, end.head.weight), KNOWN, target)
+    write_draft(tmp_path / "draft", network, KNOWN, target)
     assert not (tmp_path / "draft" / "generation_config.json").exists()
 
 
