@@ -20,13 +20,11 @@ class Point:
     Attributes:
         step: optimiser steps taken; 0 is the start.
         tokens: answer tokens learnt from, repeats counted.
-        loss: mean cross entropy with the teacher's distribution, in nats a token.
         acceptance: α, between 0 and 1.
     """
 
     step: int
     tokens: int
-    loss: float
     acceptance: float
 
 

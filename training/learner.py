@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from specdec.model.language_model import LanguageModel
@@ -55,46 +54,39 @@ class Learner:
         """Learn from a batch, of which each process takes its share.
 
         Returns:
-            The batch's mean cross entropy before the step, in nats a token.
+            The batch's α before the step.
 
         Raises:
             RuntimeError: the gradient is not finite.
         """
         tokens = answer_tokens(batch)
         parts = micro_batches(share(batch, self._rank, self._devices), self._settings.micro_batch_tokens)
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        kept = torch.zeros((), dtype=torch.float64, device=self._device)
         for number, part in enumerate(parts, start=1):
             # Gradients add up here and meet those of the other processes with the last part.
             with nullcontext() if number == len(parts) else self._parallel.no_sync():
-                loss = self._cross_entropy(*self._pair(self._parallel, part))
+                overlaps = self._overlaps(self._parallel, part)
                 # The parallel model takes the mean over the processes; this makes it the mean over the batch's tokens.
-                (loss * self._devices / tokens).backward()
-            total += loss.detach()
+                (-overlaps.sum() * self._devices / tokens).backward()
+            kept += overlaps.detach().sum()
         torch.nn.utils.clip_grad_norm_(self._learning.values(), self._settings.gradient_clip, error_if_nonfinite=True)
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
         self._optimiser.step()
         self._optimiser.zero_grad()
-        return summed(total).item() / tokens
+        return summed(kept).item() / tokens
 
     @torch.no_grad()
-    def measure(self, answers: Sequence[Answer]) -> tuple[float, float]:
-        """Return mean cross entropy in nats a token, and α, over all tokens of the answers."""
-        sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+    def measure(self, answers: Sequence[Answer]) -> float:
+        """Return α: the mean of Σ min(p, q) over all tokens of the answers."""
+        kept = torch.zeros((), dtype=torch.float64, device=self._device)
         for part in micro_batches(share(answers, self._rank, self._devices), self._settings.micro_batch_tokens):
-            logits, labels = self._pair(self._student, part)
-            overlap = torch.minimum(plain_distributions(logits), labels.float())
-            sums += torch.stack([self._cross_entropy(logits, labels).double(), overlap.double().sum()])
-        loss, acceptance = (summed(sums) / answer_tokens(answers)).tolist()
-        return loss, acceptance
+            kept += self._overlaps(self._student, part).sum()
+        return summed(kept).item() / answer_tokens(answers)
 
-    def _pair(self, student: torch.nn.Module, part: Sequence[Answer]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the student's logits and the teacher's probabilities, [answers' tokens, K] each, of one dtype."""
+    def _overlaps(self, student: torch.nn.Module, part: Sequence[Answer]) -> torch.Tensor:
+        """Return Σ min(p, q), [answers' tokens] float32: what the target would keep of the student's draft tokens."""
         labels = soft_labels(self._teacher, part, self._token_ids)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             logits = student_logits(student, part, self._device)
-        return logits, labels.to(logits.dtype)
-
-    @staticmethod
-    def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(logits, labels, reduction="sum")
+        return torch.minimum(labels, plain_distributions(logits)).sum(dim=-1)

@@ -19,7 +19,7 @@ class TrainingProgress:
         self._console = Console(quiet=silent, stderr=True)
         self._bar = Progress(console=self._console, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("training", total=train_tokens, completed=reached.tokens)
-        self._losses: list[float] = []
+        self._learnt: list[float] = []
         self._since = reached
         self._clock = monotonic()
         self.reach(reached)
@@ -35,20 +35,19 @@ class TrainingProgress:
         """Leave the bar as it is."""
         self._bar.stop()
 
-    def advance(self, tokens: int, loss: float) -> None:
-        """Show a step: tokens learnt from since the start, and the step's loss."""
-        self._losses.append(loss)
+    def advance(self, tokens: int, acceptance: float) -> None:
+        """Show a step: tokens learnt from since the start, and α on the step's own answers."""
+        self._learnt.append(acceptance)
         self._bar.update(self._task, completed=tokens)
 
     def reach(self, point: Point) -> None:
-        """Print a point, with the mean loss of the steps before it and the speed, measuring and saving included."""
-        line = f"step {point.step:>6}  tokens {point.tokens:>11,}  α {point.acceptance:.4f}"
-        line += f"  held-out loss {point.loss:.4f}"
-        if self._losses:
+        """Print a point, with the mean α of the steps before it and the speed, measuring and saving included."""
+        line = f"step {point.step:>6}  tokens {point.tokens:>11,}  α {point.acceptance:.4f} held out"
+        if self._learnt:
             speed = (point.tokens - self._since.tokens) / (monotonic() - self._clock)
-            line += f"  loss {sum(self._losses) / len(self._losses):.4f}  {speed:,.0f} tokens/s"
+            line += f", {sum(self._learnt) / len(self._learnt):.4f} learning  {speed:,.0f} tokens/s"
         self._console.print(line, highlight=False, soft_wrap=True)
-        self._losses, self._since, self._clock = [], point, monotonic()
+        self._learnt, self._since, self._clock = [], point, monotonic()
 
     def end(self, curve: Sequence[Point]) -> None:
         """Print the curve and which point is kept."""

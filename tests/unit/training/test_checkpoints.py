@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 def checkpoint_of(values):
-    curve = [Point(step, 10 * step, 1.0, value) for step, value in enumerate(values)]
+    curve = [Point(step, 10 * step, value) for step, value in enumerate(values)]
     weights = {"weight": torch.tensor([float(len(values))])}
     return Checkpoint({"seed": 0}, curve, 7, weights, {"state": {}, "param_groups": []})
 

@@ -6,7 +6,7 @@ from training.curve import Point, best, svg, text_plot
 
 
 def curve_of(values):
-    return [Point(step, 100 * step, 1.0, value) for step, value in enumerate(values)]
+    return [Point(step, 100 * step, value) for step, value in enumerate(values)]
 
 
 def test_the_plot_rises_with_the_curve():
