@@ -3,7 +3,6 @@
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,6 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
-
-
-@dataclass(frozen=True, slots=True)
-class Licence:
-    """What the target's folder says of its licence.
-
-    Attributes:
-        name: as the front matter of its model card has it; empty where it says nothing.
-    """
-
-    name: str
 
 
 def write_draft(folder: Path, network: Any, token_ids: torch.Tensor, target_folder: Path) -> None:
@@ -76,6 +64,7 @@ def model_card(target: ModelDescription, licence: str, facts: Sequence[str]) -> 
         licence: as ``written_licence`` has it.
         facts: lines on how it was made and what was measured.
     """
+    name = Path(target.name).name if Path(target.name).exists() else target.name  # where it lies is nobody's concern
     front = ["---", *([f"license: {licence}"] if licence else []), "tags:", "- speculative-decoding", "---"]
     terms = (
         f"The draft contains weights of the target, whose model card names the licence `{licence}`: it applies here."
@@ -86,9 +75,9 @@ def model_card(target: ModelDescription, licence: str, facts: Sequence[str]) -> 
     lines = [
         *front,
         "",
-        f"# Draft for {target.name}",
+        f"# Draft for {name}",
         "",
-        f"Proposes tokens for `{target.name}` in speculative decoding (fingerprint `{target.model_fingerprint}`).",
+        f"Proposes tokens for `{name}` in speculative decoding (fingerprint `{target.model_fingerprint}`).",
         "It is no model to be used alone: its text is poor, and only its target makes it right.",
         "",
         "## How it was made",

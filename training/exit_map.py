@@ -4,8 +4,9 @@ The state after the layer, s = m + D a, is divided by its root mean square r; th
 times W s / r. Ridge regression of the target's last state on (m, a) / r gives W and W D together; D, the layer's down
 projection, is the solution nearest to the target's own, and W is then fitted to the states that D makes. Everything
 is computed from sums in float64, so that memory does not grow with the text. (The sums are taken with the r of the
-target's own D; to iterate changes nothing that can be measured.) How strong the penalty must be is measured: it is the
-one whose draft the target would keep most of, on answers that are not in the fit.
+target's own D; to iterate changes nothing that can be measured.) How strong the penalty must be, and how near D stays
+to the target's own, is measured: the best are those whose draft the target would keep most of, on answers that are not
+in the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,9 @@ from specdec.sampling import distributions
 from training.answers import PLAIN, Answer
 from training.early_exit import EarlyExit, ExitStates, batches
 
-PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the features' mean square
-PULL = 0.03  # of D towards the target's own, as a share of W's mean square; 0.01 to 0.1 do as well
-SCORED = 1024  # positions that choose the penalty
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # shares of the features' mean square
+PULLS = (0.03, 1.0, 1e6)  # of D towards the target's own, as shares of W's mean square; the last one leaves it there
+SCORED = 1024  # positions that choose penalty and pull
 ROWS = 64  # of them at a time: logits over the whole vocabulary need memory
 
 
@@ -31,11 +32,13 @@ class ExitMap:
         weight: [hidden, hidden] float64, W.
         projection: [hidden, intermediate] float64, D.
         penalty: the share of the features' mean square that they were fitted with.
+        pull: the share of W's mean square with which D was drawn to the target's own.
     """
 
     weight: torch.Tensor
     projection: torch.Tensor
     penalty: float
+    pull: float
 
 
 class NormalEquations:
@@ -56,17 +59,17 @@ class NormalEquations:
         self._squares += features.T @ features
         self._products += states.last.double().T @ features
 
-    def solved(self, penalty: float) -> ExitMap:
-        """Return the map for a penalty, a share of the features' mean square above 0."""
+    def solved(self, penalty: float, pull: float) -> ExitMap:
+        """Return the map for a penalty and a pull, both above 0."""
         own = self._projection
         unit = torch.eye(own.shape[0], dtype=own.dtype, device=own.device)
         first, product = _ridge(self._squares, self._products, penalty).split(own.shape, dim=1)
         gram = first.T @ first
-        change = torch.linalg.solve(gram + PULL * gram.trace() / len(gram) * unit, first.T @ (product - first @ own))
+        change = torch.linalg.solve(gram + pull * gram.trace() / len(gram) * unit, first.T @ (product - first @ own))
         projection = own + change
         mixed = torch.cat([unit, projection], dim=1)  # from features to states
         weight = _ridge(mixed @ self._squares @ mixed.T, self._products @ mixed.T, penalty)
-        return ExitMap(weight, projection, penalty)
+        return ExitMap(weight, projection, penalty, pull)
 
 
 def _ridge(squares: torch.Tensor, products: torch.Tensor, penalty: float) -> torch.Tensor:
@@ -79,7 +82,7 @@ def _ridge(squares: torch.Tensor, products: torch.Tensor, penalty: float) -> tor
 def fit_exit_map(
     leaving: EarlyExit, answers: Sequence[Answer], held_out: Sequence[Answer], token_ids: torch.Tensor
 ) -> ExitMap:
-    """Fit the map and choose its penalty.
+    """Fit the map and choose penalty and pull.
 
     Args:
         leaving: where the draft leaves the target.
@@ -90,7 +93,7 @@ def fit_exit_map(
     equations = NormalEquations(leaving.projection)
     for batch in batches(answers):
         equations.add(leaving.states(batch))
-    maps = [equations.solved(penalty) for penalty in PENALTIES]
+    maps = [equations.solved(penalty, pull) for penalty in PENALTIES for pull in PULLS]
     scores = acceptances(leaving, held_out, token_ids, maps)
     return maps[max(range(len(maps)), key=scores.__getitem__)]
 

@@ -100,7 +100,7 @@ def made_draft(target: LanguageModel, out: Path, settings: DraftSettings) -> Mad
         leaving = EarlyExit(end, settings.layers)
         exit_map = fit_exit_map(leaving, corpus.answers, corpus.held_out, tokens)
         network = leaving.draft(end.head.weight.detach().double() @ exit_map.weight, exit_map.projection)
-    facts = [*_facts(settings, corpus, tokens), f"penalty {exit_map.penalty:g} of the features' mean square"]
+    facts = [*_facts(settings, corpus, tokens), f"penalty {exit_map.penalty:g}, pull {exit_map.pull:g}"]
     if settings.training:
         with _timed(seconds, "training"):
             facts.append(_train(network, tokens, target, corpus, settings.training, work / TRAINING))

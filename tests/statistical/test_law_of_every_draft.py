@@ -13,12 +13,23 @@ from tests.in_process import running_services
 from tests.statistical.answers import DRAFT, TARGET, WAYS, Cell, answers_of, z_of
 from tests.statistical.cases import OPTIONS
 from tests.statistical.chi_square import FAILS_ABOVE
+from tests.tiny_drafts import write_early_exit
+from tests.tiny_models import BYTES, write_tiny_model
 
 REPEATING = (3, 2, 2, 0, 7, 1, 7, 1, 3, 1, 2, 5, 2, 7, 5, 1, 0, 1, 5, 0, 1, 7)  # said by the target
+
+
+def early_exit(folder):
+    """A tiny network, and a draft of its first layer that knows ten of its sixteen tokens."""
+    target = write_tiny_model(folder / "target", tokens=BYTES[:14])
+    return target, write_early_exit(folder / "draft", target, known=(0, 1, 2, 3, 5, 7, 8, 11, 12, 14)), REPEATING
+
+
 # By kind: from an empty folder, for models that are written first, to target, draft and a prompt in their tokens.
 KINDS = {
     "lookup": lambda folder: (TARGET, "lookup:", REPEATING),
     "composed": lambda folder: (TARGET, f"lookup:{DRAFT}", REPEATING),
+    "early_exit": early_exit,
 }
 ANSWERS, MANY_ANSWERS = 120, 1000
 

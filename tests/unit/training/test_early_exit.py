@@ -42,7 +42,7 @@ def test_a_draft_of_all_layers_is_the_target(architecture, tmp_path):
     leaving = EarlyExit(network_end(load_model(name, "cpu", "float64")), 2)
     equations = NormalEquations(leaving.projection)
     equations.add(leaving.states(ANSWERS))
-    exit_map = equations.solved(1e-12)
+    exit_map = equations.solved(1e-12, 0.03)
     draft = leaving.draft(leaving.end.head.weight.detach().double() @ exit_map.weight, exit_map.projection)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     with torch.inference_mode():
@@ -111,7 +111,9 @@ def test_what_is_not_plainly_added_is_left_as_it_is(architecture, values, tmp_pa
     torch.testing.assert_close(states.middle[:9], hidden.hidden_states[1][0, 2:], rtol=1e-5, atol=1e-5)
     equations = NormalEquations(leaving.projection)
     equations.add(states)
-    draft = leaving.draft(leaving.end.head.weight.detach().double() @ equations.solved(1e-3).weight, leaving.projection)
+    draft = leaving.draft(
+        leaving.end.head.weight.detach().double() @ equations.solved(1e-3, 0.03).weight, leaving.projection
+    )
     assert draft(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
 
 

@@ -1,5 +1,7 @@
 """The exit map against a reference: least squares on an augmented system, and the α that chooses the penalty."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from specdec.model.loading import load_model
 from tests.tiny_models import VOCABULARY, write_tiny_model
 from training.answers import Answer
 from training.early_exit import EarlyExit, ExitStates
-from training.exit_map import PENALTIES, NormalEquations, acceptances, fit_exit_map
+from training.exit_map import PENALTIES, PULLS, NormalEquations, acceptances, fit_exit_map
 from training.network_end import network_end
 
 ANSWERS = [Answer(tuple((7 * seed + 11 * place) % 250 for place in range(20 + seed)), 3) for seed in range(12)]
@@ -18,12 +20,12 @@ def random(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def solved(states, projection, penalty):
+def solved(states, projection, penalty, pull=0.03):
     equations = NormalEquations(projection)
     for part in range(0, len(states.last), 16):
         rows = slice(part, part + 16)
         equations.add(ExitStates(states.middle[rows], states.inner[rows], states.last[rows]))
-    return equations.solved(penalty)
+    return equations.solved(penalty, pull)
 
 
 def least_squares(features, wanted, penalty):
@@ -54,7 +56,7 @@ def test_with_a_projection_both_are_what_the_formulas_say():
     joint = least_squares(torch.cat([middle, inner], 1) / size, states.last, 1e-2)
     first, product = joint[:, :8], joint[:, 8:]
     # argmin over D of |first D - product|² + pull |D - own|², by further rows
-    pull = (training.exit_map.PULL * first.pow(2).sum() / 8).sqrt() * torch.eye(8).double()
+    pull = (0.03 * first.pow(2).sum() / 8).sqrt() * torch.eye(8).double()
     projection = torch.linalg.lstsq(torch.cat([first, pull]), torch.cat([product, pull @ own])).solution
     weight = least_squares((middle + inner @ projection.T) / size, states.last, 1e-2)
     found = solved(states, own, 1e-2)
@@ -69,6 +71,16 @@ def test_a_projection_that_is_right_already_stays():
     found = solved(ExitStates(middle, inner, state / root_mean_square(state) @ right.T), own, 1e-12)
     torch.testing.assert_close(found.projection, own, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found.weight, right, rtol=1e-6, atol=1e-6)
+
+
+def test_a_strong_pull_leaves_the_targets_own_projection():
+    middle, inner, own = random(80, 8, seed=0), random(80, 12, seed=1), random(8, 12, seed=2)
+    state = middle + inner @ own.T
+    states = ExitStates(middle, inner, random(80, 8, seed=3))
+    found = solved(states, own, 1e-2, max(PULLS))
+    torch.testing.assert_close(found.projection, own, rtol=1e-4, atol=1e-4)
+    expected = least_squares(state / root_mean_square(state), states.last, 1e-2)
+    torch.testing.assert_close(found.weight, expected, rtol=1e-2, atol=1e-2)
 
 
 def test_directions_that_the_states_leave_out_do_no_harm():
@@ -96,14 +108,15 @@ def brute_force(leaving, answers, token_ids, exit_map):
     return torch.cat(shares).mean().item()
 
 
-def test_the_penalty_is_the_one_of_the_highest_alpha(leaving):
+def test_penalty_and_pull_are_those_of_the_highest_alpha(leaving):
     tokens = torch.arange(0, 250, 2)
     equations = NormalEquations(leaving.projection)
     equations.add(leaving.states(ANSWERS[:8]))
-    scores = [brute_force(leaving, ANSWERS[8:], tokens, equations.solved(penalty)) for penalty in PENALTIES]
+    grid = list(itertools.product(PENALTIES, PULLS))
+    scores = [brute_force(leaving, ANSWERS[8:], tokens, equations.solved(*choice)) for choice in grid]
     assert max(scores) > min(scores) + 1e-4
     found = fit_exit_map(leaving, ANSWERS[:8], ANSWERS[8:], tokens)
-    assert found.penalty == PENALTIES[scores.index(max(scores))]
+    assert (found.penalty, found.pull) == grid[scores.index(max(scores))]
     assert acceptances(leaving, ANSWERS[8:], tokens, [found]) == [pytest.approx(max(scores), abs=1e-5)]
 
 
