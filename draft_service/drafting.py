@@ -82,6 +82,11 @@ class Draft:
         self.gamma = min(self.gamma, self.limits.context_length - len(committed) + 1)
 
     @property
+    def reach(self) -> int:
+        """Tokens that may be fed after the committed ones: all draft tokens but the last."""
+        return max(self.gamma - 1, 0)
+
+    @property
     def row(self) -> RowContext:
         """What the next draft token stands on."""
         return RowContext(
@@ -116,7 +121,7 @@ class Draft:
         proposal = Proposal(tuple(self.draft_tokens), tuple(self.draft_distributions))
         base_length = len(self.committed)
         # What gave numbers that are not finite is not continued: the next call feeds everything anew.
-        keep = 0 if self.guessed else base_length + max(self.gamma - 1, 0)
+        keep = 0 if self.guessed else base_length + self.reach
         return Done(proposal, keep=keep, committed=base_length)
 
     def guess(self) -> Feed | Done:

@@ -35,6 +35,11 @@ class LookupDraft(Draft):
 
     source: Callable[[Draft], Followers]
 
+    @property
+    def reach(self) -> int:
+        """Nothing is fed."""
+        return 0
+
     def begin(self, committed: list[int]) -> Done:
         """Propose at once; nothing is ever fed."""
         self.start(committed)

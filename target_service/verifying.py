@@ -96,6 +96,11 @@ class Verify:
         return Feed(list(self.proposal.draft_tokens), self.proposal.gamma + 1)
 
     @property
+    def reach(self) -> int:
+        """Tokens that are fed after the committed ones."""
+        return self.proposal.gamma
+
+    @property
     def rows(self) -> list[RowContext]:
         """What each of the gamma + 1 rows stands on."""
         drafted = self.proposal.draft_tokens

@@ -103,7 +103,7 @@ class Batching:
         # A work that is done without a pass has its committed tokens known from now on; room is theirs all the same.
         feed = first if isinstance(first, Feed) else Feed([], 0)
         self._check_feed(feed, prefix.base_length)
-        self.caches.reserve(session, prefix.base_length + len(feed.tokens))
+        self.caches.reserve(session, prefix.base_length + max(len(feed.tokens), call.work.reach))
         session.released = False
         call.reused_length = min(session.align(prefix.start, [*prefix.tokens, *feed.tokens]), prefix.base_length)
         if isinstance(first, Done):

@@ -44,9 +44,15 @@ class Work(Protocol):
 
     Attributes:
         prefix: the committed tokens it stands on, at least one.
+        reach: tokens that it may feed after the committed ones, whichever it draws; known once it has begun. Room for
+            so many is set aside before the first draw: were it found missing in mid-proposal, or only where more is
+            fed, then whether a proposal comes would depend on its tokens.
     """
 
     prefix: CommittedPrefix
+
+    @property
+    def reach(self) -> int: ...  # noqa: D102
 
     def begin(self, committed: list[int]) -> Feed | Done:
         """Say what to feed after the committed tokens; runs on the engine's thread.

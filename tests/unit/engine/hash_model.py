@@ -103,6 +103,7 @@ class VerifyWork:
     def __init__(self, prefix, draft_tokens=()):
         self.prefix = prefix
         self.draft_tokens = list(draft_tokens)
+        self.reach = len(self.draft_tokens)
 
     def begin(self, committed):
         assert len(committed) == self.prefix.base_length
@@ -121,6 +122,7 @@ class DraftWork:
         self.prefix = prefix
         self.gamma = gamma
         self.drawn = []
+        self.reach = gamma - 1
 
     def begin(self, committed):
         assert len(committed) == self.prefix.base_length
@@ -137,8 +139,9 @@ class DraftWork:
 class KnowWork:
     """What a draft does that needs no logits: it is done at once. Its result: the committed tokens."""
 
-    def __init__(self, prefix):
+    def __init__(self, prefix, reach=0):
         self.prefix = prefix
+        self.reach = reach
 
     def begin(self, committed):
         assert len(committed) == self.prefix.base_length
@@ -152,6 +155,7 @@ class MixedWork:
         self.prefix = prefix
         self.drawn = list(early)
         self.gamma = gamma
+        self.reach = max(len(self.drawn), gamma)
 
     def begin(self, committed):
         assert len(committed) == self.prefix.base_length
@@ -171,6 +175,7 @@ class OddWork:
 
     def __init__(self, prefix, begin=lambda committed: Feed([], 1), step=lambda rows: Done("odd", 10**6, 10**6)):
         self.prefix = prefix
+        self.reach = 0
         self.begin = begin
         self.step = step
 
@@ -244,7 +249,7 @@ def check_books(engine):
         cache, committed = session.cache, session._committed
         assert session.tokens
         assert session.tokens[: cache.length] == cache.held[: cache.length]
-        assert len(session.tokens) in (cache.length, committed.length)
+        assert cache.length <= len(session.tokens) <= max(cache.length, committed.length)  # fed, or known
         assert session.room == cache.capacity_for(len(session.tokens)) >= cache.capacity >= cache.length
         if committed.length <= len(session.tokens):  # else the next alignment starts it anew
             assert committed.digest() == PrefixDigest(session.tokens[: committed.length]).digest()

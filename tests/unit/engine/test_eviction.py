@@ -10,6 +10,7 @@ from tests.unit.engine.hash_model import (
     Gate,
     HashModel,
     KnowWork,
+    MixedWork,
     Running,
     VerifyWork,
     fence,
@@ -155,12 +156,12 @@ async def test_sessions_that_only_know_are_counted():
         assert engine.state.sessions == 2
 
 
-async def test_running_session_that_outgrows_the_cache_fails_alone_and_keeps_what_it_has():
+async def test_session_that_would_outgrow_the_cache_is_refused_alone_before_it_draws():
     async with Running(HashModel(), cache_tokens=24) as engine:
         await ask(engine, "a", 16)
         with pytest.raises(CacheFull):
             await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
-        assert (await ask(engine, "b", 7)).reused_length == 7
+        assert (await ask(engine, "b", 7)).reused_length == 0
         await engine.release("a", fence(), keep_length=1000)
         answer = await engine.run(DraftWork(prefix_of([1] * 7, "b"), 4))
         assert answer.result == fresh_draft([1] * 7, 4)
@@ -186,3 +187,24 @@ async def test_cancelled_newcomer_that_fed_nothing_leaves_no_session():
         gate.open()
         await ask(engine, "d")
     assert engine.state.sessions == 1 + len(model.passes[0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda prefix: KnowWork(prefix, reach=4), lambda prefix: MixedWork(prefix, [1, 2], 4)],
+    ids=["nothing is fed", "as much as may be is fed"],
+)
+async def test_room_is_refused_alike_whatever_a_work_would_feed(make):
+    """A work whose tokens decide how much it feeds must not be refused by them."""
+    async with Running(HashModel(), cache_tokens=16, max_sessions=10) as engine:
+        await ask(engine, "a")
+        with pytest.raises(CacheFull):
+            await engine.run(make(prefix_of([1] * 8)))
+        await engine.release("a", fence(), keep_length=0)
+        await engine.run(make(prefix_of([1] * 8)))
+
+
+async def test_room_for_what_was_not_fed_is_given_back():
+    async with Running(HashModel(), cache_tokens=16, max_sessions=10) as engine:
+        await engine.run(KnowWork(prefix_of([1] * 8), reach=4))
+        await ask(engine, "a")
