@@ -1,4 +1,4 @@
-"""Whether a proposal comes must not depend on its tokens, not even through the room that they take when they are fed."""
+"""Whether a proposal comes must not depend on its tokens, not even through the room that they take when fed."""
 
 from functools import partial
 
