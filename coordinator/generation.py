@@ -38,6 +38,10 @@ class Draft(Protocol):
 class Target(Protocol):
     """Who verifies."""
 
+    @property
+    def max_gamma(self) -> int:
+        """Draft tokens that it takes at most, whichever replica answers."""
+
     async def verify(self, session: Session, proposal: Any) -> Verdict:
         """Return the verdict on a proposal, None being the empty one."""
 
@@ -79,7 +83,7 @@ class Generation:
             answer: has taken every token that the session's answer already holds.
             parties: who takes part.
             policy: how many draft tokens to ask for.
-            max_gamma: draft tokens the target takes at most.
+            max_gamma: draft tokens a round may have at most.
         """
         self._session = session
         self._answer = answer
@@ -133,7 +137,8 @@ class Generation:
         try:
             with trace.use_span(span):
                 wanted = self._policy(self._session.usage)
-                gamma = within_answer(wanted, self._answer.remaining, self._max_gamma)
+                most = min(self._max_gamma, self._parties.target.max_gamma)
+                gamma = within_answer(wanted, self._answer.remaining, most)
                 drafted, verdict = await self._verify(await self._propose(gamma))
         except BaseException:
             span.end()

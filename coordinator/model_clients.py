@@ -22,6 +22,7 @@ from specdec.v1 import common_pb2, draft_pb2, target_pb2
 from specdec.wire import fence_to_message, params_to_message, verification_to_message
 
 RELEASE_TIMEOUT_SECONDS = 5.0
+MAX_PROPOSAL_BYTES = 2**20  # 64 draft tokens with distributions of 1024 entries take 0.6 MiB
 ATTEMPTS = 5  # of a call to the target, each on a replica that said it is there
 _AWAY = (PeerUnavailable, NotReady)
 
@@ -163,6 +164,11 @@ class TargetClients(_Clients):
         super().__init__(replicas, "Verify", timeout)
         self._patience = patience
 
+    @property
+    def max_gamma(self) -> int:
+        """Draft tokens that every replica in use takes; their settings may differ, and change with a restart."""
+        return min((replica.model.max_gamma for replica in self._replicas.usable() if replica.model), default=0)
+
     async def verify(self, session: Session, proposal: common_pb2.Proposal | None) -> Verdict:
         """Have a proposal verified; None is the empty one.
 
@@ -221,6 +227,8 @@ def _verify_request(session: Session, proposal: common_pb2.Proposal | None) -> M
 
 def _drafted(response: draft_pb2.ProposeResponse, gammas: range, seconds: float) -> Drafted:
     tokens = list(response.proposal.draft_tokens)
+    if response.proposal.ByteSize() > MAX_PROPOSAL_BYTES:  # it would not fit into a call to the target
+        return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
     # A model was asked for what its context has room for; fewer may have been chosen by what they are.
     if len(tokens) not in gammas:
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)

@@ -71,7 +71,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         texts = answer.take(session.answer)
         first = _missed(session, texts, request.resume_from) if request.HasField("resume_from") else None
         try:
-            async with aclosing(self._events(session, answer, served, first)) as events:
+            async with aclosing(self._events(session, answer, first)) as events:
                 measurement = Measurement(self._metrics, session, started)
                 async for event in events:
                     measurement.observe(event)
@@ -118,9 +118,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         await stop(*self._generating)
         await asyncio.gather(*self._releasing)
 
-    async def _events(
-        self, session: Session, answer: Answer, served: Served, first: Event | None
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, session: Session, answer: Answer, first: Event | None) -> AsyncGenerator[Event, None]:
         """Give what a resuming client has missed, then generate the rest.
 
         The generation is a task of its own; when the reader leaves, it is cancelled and has given its claim up.
@@ -135,7 +133,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             await room.acquire()
             waiting.put_nowait(event)
 
-        generating = self._start(session, answer, served, show)
+        generating = self._start(session, answer, show)
         generating.add_done_callback(lambda _: waiting.put_nowait(None))
         try:
             if first is not None and first.token_ids:
@@ -149,10 +147,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         finally:
             await stop(generating)
 
-    def _start(self, session: Session, answer: Answer, served: Served, show: Any) -> asyncio.Task[None]:
-        max_gamma = min(self._settings.max_gamma, served.model.max_gamma)
+    def _start(self, session: Session, answer: Answer, show: Any) -> asyncio.Task[None]:
         policy = policy_of(session.speculation.gamma)
-        generation = Generation(session, answer, self._parties, policy, max_gamma)
+        generation = Generation(session, answer, self._parties, policy, self._settings.max_gamma)
 
         async def generate() -> None:
             with self._metrics.running.track_inprogress():

@@ -176,6 +176,27 @@ async def test_a_target_that_restarts_is_waited_for_in_the_middle_of_an_answer(r
         assert tokens_of(events) == continuation(b"hi", 60)
 
 
+async def test_a_target_that_comes_back_and_takes_fewer_draft_tokens_gets_no_more(redis_url):
+    target, draft = FakeTarget(), FakeDraft()
+    draft.right = 16
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        server = await first.enter_async_context(serving(target))
+        drafting = await stack.enter_async_context(serving(draft))
+        running = await stack.enter_async_context(coordinating(redis_url, [address(server)], [address(drafting)]))
+        await running.health(SERVING)
+        await usable(running.fleet.drafts, 1)
+        wanted = request(60, speculation=generation_pb2.SpeculationParams(gamma=8))
+        assert max(event.round.gamma for event in await running.generate(wanted)) == 8
+        await first.aclose()
+        target.info.max_gamma = 2
+        await stack.enter_async_context(serving(target, server.port))
+        await running.health(SERVING)
+        events = await running.generate(wanted)
+        assert tokens_of(events) == continuation(b"hi", 60)
+        assert max(event.round.gamma for event in events) == 2
+
+
 async def test_a_target_that_stays_away_ends_the_stream_and_the_answer_can_be_resumed(redis_url):
     target = FakeTarget()
     async with AsyncExitStack() as stack:

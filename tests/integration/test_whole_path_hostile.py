@@ -12,6 +12,7 @@ from tests.integration.whole_path import BLOCK, COUPLED, SERVING, TOKEN, whole_p
 
 TARGET, DRAFT = "synthetic:seed=1,order=3,vocabulary=128", "synthetic:seed=1,order=3,vocabulary=128,agreement=0.7"
 VOCABULARY, GAMMA, TOKENS = 128, 4, 14
+MESSAGE_LIMIT = 16 * 2**20
 INVALID = generation_pb2.FALLBACK_REASON_INVALID_PROPOSAL
 GREEDY, SAMPLED = {"temperature": 0.0}, {"temperature": 1.0, "seed": 11}
 
@@ -100,6 +101,13 @@ def far_too_many_tokens(proposal):
     proposal.draft_tokens.extend([1] * 5000)
 
 
+def as_large_as_a_message_may_be(proposal):
+    """The call to the target is larger still, by the prefix and the parameters."""
+    distribution = first(proposal)
+    room = MESSAGE_LIMIT - 2000 - proposal.ByteSize()
+    distribution.token_ids.extend([1] * room)
+
+
 def token_out_of_range(proposal):
     proposal.draft_tokens[-1] = VOCABULARY
 
@@ -164,6 +172,7 @@ STRUCTURAL = [
     no_tokens,
     one_token_more,
     far_too_many_tokens,
+    as_large_as_a_message_may_be,
     token_out_of_range,
     largest_token,
     support_out_of_range,

@@ -45,6 +45,7 @@ class FakeTarget:
     def __init__(self, timeline, text, prompt_length):
         self.timeline, self.text, self.prompt_length = timeline, text, prompt_length
         self.errors = {}
+        self.max_gamma = 16
 
     async def verify(self, session, proposal):
         base = session.length - self.prompt_length
