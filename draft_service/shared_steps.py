@@ -5,8 +5,8 @@ function of the seed and of the round's base_length. Sessions may have the same 
 earlier life of the same one, has put into the table what those very draws have chosen. So the table knows, for each
 seed, the length up to which tokens of it have been learnt: they come from rounds of a smaller base_length, and a round
 at that length or beyond has draws of its own. A round below it neither teaches the table nor uses it. What is asked
-again may find more than before: with this setting a seed repeats a text with COUPLED alone. The guarantee is that of one
-table: what another replica drew under the same seed comes back in only where a session quotes it.
+again may find more than before: with this setting a seed repeats a text with COUPLED alone. This holds for one table:
+what another replica drew under the same seed gets in where a session quotes it.
 """
 
 from collections import deque
