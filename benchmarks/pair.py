@@ -25,7 +25,7 @@ from benchmarks.pair_run import Case, DraftRun, Plan, run_draft
 from benchmarks.pair_section import grids, section
 from benchmarks.prompts import PROMPTS
 from benchmarks.recording import Recording
-from benchmarks.results import RESULTS, write_section
+from benchmarks.results import RESULTS, check_name, write_section
 from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
 from client.failures import from_rpc_error
@@ -42,7 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     options = parse(arguments)
     if options.source:
-        report = loads(options.source.read_text())
+        try:
+            report = loads(options.source.read_text())
+        except (OSError, ValueError) as error:
+            console().print(f"{options.source} cannot be read: {error}", markup=False)
+            return 1
     else:
         try:
             report = measure(options, arguments)
@@ -153,6 +157,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.name = options.name or options.target or options.pair
     options.draft = options.draft or usual
     options.target = options.target or pair.target
+    try:
+        check_name(options.name)
+    except ValueError as error:
+        parser.error(f"--name: {error}")
     return options
 
 
@@ -173,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         help="prompts of each kind; beyond four, again with other seeds (%(default)s)",
     )
     add("--gamma", nargs="+", type=_positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
-    add("--temperature", nargs="+", type=float, default=[0.0, 0.7], help="(0 0.7)")
+    add("--temperature", nargs="+", type=_temperature, default=[0.0, 0.7], help="(0 0.7)")
     add("--max-new-tokens", type=_positive, default=40, help="of an answer (%(default)s)")
     add("--verification", choices=["token", "block", "coupled"], default="block", help="(%(default)s)")
     add("--threads", type=_positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
@@ -188,10 +196,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is no number") from error
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
 
 
 def _model(info: Any) -> dict[str, Any]:

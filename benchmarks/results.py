@@ -14,6 +14,17 @@ class BrokenSection(Exception):
     """A section's markers are not one opening and one closing, in this order."""
 
 
+def check_name(name: str) -> str:
+    """Return a section's name, if it can stand in a marker.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if "--" in name or ">" in name or "\n" in name:
+        raise ValueError(f"{name!r} cannot stand in an HTML comment")
+    return name
+
+
 def with_section(text: str, name: str, body: str) -> str:
     """Return the file's text with one section put in place of its former self, or at the end; others stay as they are.
 
@@ -26,8 +37,7 @@ def with_section(text: str, name: str, body: str) -> str:
         ValueError: the name cannot stand in a marker.
         BrokenSection: the file's markers of this section are damaged.
     """
-    if "--" in name or ">" in name or "\n" in name:
-        raise ValueError(f"{name!r} cannot stand in an HTML comment")
+    check_name(name)
     opening, closing = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     section = f"{opening}{body.strip()}\n{closing}"
     text = text or PREFACE

@@ -131,9 +131,22 @@ class Draft:
         a token proposed with certainty is exact, whichever it is.
         """
         if not self.guessed:
-            logger.warning("the draft's logits are not finite", session=self.prefix.session_id)
+            logger.warning("the draft's distribution is not finite", session=self.prefix.session_id)
         self.guessed = True
         return self.take(GUESS, (GUESS,), (1.0,))
+
+    def cut_short(self) -> Done | None:
+        """End a proposal whose pass has failed with guesses in the place of what is missing.
+
+        Its tokens may have decided how many passes it needs, so to fail now would make its use depend on them. Before
+        the first token nothing does.
+        """
+        if not self.draft_tokens:
+            return None
+        self.guessed = True
+        while not self.full:
+            self.add(GUESS, SparseDistribution((GUESS,), (1.0,)))
+        return self.done()
 
 
 def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Outcome]:

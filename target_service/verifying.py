@@ -100,6 +100,9 @@ class Verify:
         """Tokens that are fed after the committed ones."""
         return self.proposal.gamma
 
+    def cut_short(self) -> None:
+        """Have nothing to answer without the pass."""
+
     @property
     def rows(self) -> list[RowContext]:
         """What each of the gamma + 1 rows stands on."""

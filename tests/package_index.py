@@ -8,6 +8,7 @@ from specdec.model.package_parts import PackagedFile
 from specdec.model.refusal import ModelRefused
 
 PACKAGE, VERSION, PART_SIZE = "carried-part", "1.2.3", 1000
+REVISION = "0" * 40
 
 
 def write_wheel(folder, number, content, members=("data/part.bin",)):
@@ -52,6 +53,7 @@ def carried(content, name="model.gguf"):
     """Describe a file that is carried in parts."""
     return PackagedFile(
         name=name,
+        revision=REVISION,
         package=PACKAGE,
         version=VERSION,
         size=len(content),

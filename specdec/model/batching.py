@@ -183,9 +183,13 @@ class Batching:
 
     def _fail_pass(self, calls: Sequence[Call], cause: str) -> None:
         for call in calls:
-            self.caches.drop(call.session_id)
-            # Neither chained nor shared: a traceback would keep the dropped caches alive.
-            call.fail(SpecdecError(f"the forward pass that served this call failed: {cause}"))
+            done = call.work.cut_short()
+            if done is not None:
+                call.answer(done)
+            else:
+                self.caches.drop(call.session_id)
+                # Neither chained nor shared: a traceback would keep the dropped caches alive.
+                call.fail(SpecdecError(f"the forward pass that served this call failed: {cause}"))
             self._end(call)
 
     def _end(self, call: Call) -> None:

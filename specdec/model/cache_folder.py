@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from specdec.model.refusal import ModelRefused
+
 
 def cache_folder() -> Path:
     """Return where weights are kept: ``$XDG_CACHE_HOME/specdec``, by default ``~/.cache/specdec``."""
@@ -18,8 +20,15 @@ def locked(path: Path) -> Iterator[None]:
 
     Args:
         path: what is made; its folder is made here, and beside it lies the lock.
+
+    Raises:
+        ModelRefused: the folder cannot be made or written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise ModelRefused(f"{path.parent} cannot be written: {error.strerror}") from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

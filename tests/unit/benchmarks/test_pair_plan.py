@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.pair import parse, plan_of
+from benchmarks.pair import main, parse, plan_of
 from benchmarks.pair_run import Case, cases, request, rotated
 from benchmarks.prompts import PROMPTS
 from deploy.pairs import PAIRS
@@ -25,7 +25,7 @@ def test_gamma_0_is_always_among_them_and_first():
 def test_what_must_be_above_0_is(flag, capsys):
     with pytest.raises(SystemExit):
         plan(flag, "0")
-    assert "0 is not above 0" in capsys.readouterr().err
+    assert "0 is no whole number above 0" in capsys.readouterr().err
 
 
 def test_every_gamma_comes_first_equally_often():
@@ -91,3 +91,27 @@ def test_a_pair_may_get_other_drafts():
     options = parse(["--pair", "smollm2", "--draft", "D", "--draft", "E"])
     assert (options.name, plan_of(options).drafts) == ("smollm2", ("D", "E"))
     assert plan_of(options).target == PAIRS["smollm2"].target
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--target", "models--a"), "--name: 'models--a' cannot stand"),
+        (("--temperature", "-1"), "-1 is below 0"),
+        (("--temperature", "warm"), "warm is no number"),
+        (("--laps", "x"), "x is no whole number above 0"),
+    ],
+)
+def test_bad_flags_are_told_before_anything_is_measured(flags, said, capsys):
+    with pytest.raises(SystemExit):
+        parse(list(flags))
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "no JSON"])
+def test_a_report_that_cannot_be_read_is_told(tmp_path, content, capsys):
+    path = tmp_path / "report.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["--from", str(path)]) == 1
+    assert "cannot be read" in capsys.readouterr().err

@@ -100,6 +100,9 @@ def prefix_of(committed, session_id="s", start=0, claim=None):
 class VerifyWork:
     """What the target does, greedily. Its result: accept index, next token, rows."""
 
+    def cut_short(self):
+        return None
+
     def __init__(self, prefix, draft_tokens=()):
         self.prefix = prefix
         self.draft_tokens = list(draft_tokens)
@@ -117,6 +120,9 @@ class VerifyWork:
 
 class DraftWork:
     """What the draft does, greedily. Its result: draft tokens."""
+
+    def cut_short(self):
+        return None
 
     def __init__(self, prefix, gamma):
         self.prefix = prefix
@@ -139,6 +145,9 @@ class DraftWork:
 class KnowWork:
     """What a draft does that needs no logits: it is done at once. Its result: the committed tokens."""
 
+    def cut_short(self):
+        return None
+
     def __init__(self, prefix, reach=0):
         self.prefix = prefix
         self.reach = reach
@@ -150,6 +159,9 @@ class KnowWork:
 
 class MixedWork:
     """What a draft does that has some tokens without logits: they are fed with the next. Its result: draft tokens."""
+
+    def cut_short(self):
+        return None
 
     def __init__(self, prefix, early, gamma):
         self.prefix = prefix
@@ -172,6 +184,9 @@ class MixedWork:
 
 class OddWork:
     """Begins and goes on as told, by functions or by the errors they raise."""
+
+    def cut_short(self):
+        return None
 
     def __init__(self, prefix, begin=lambda committed: Feed([], 1), step=lambda rows: Done("odd", 10**6, 10**6)):
         self.prefix = prefix

