@@ -13,7 +13,7 @@ class DistillationSettings:
 
     Attributes:
         train_tokens: tokens to learn from, repeats counted.
-        learning_rate: the highest; a start in closed form bears no more than about 1e-4.
+        learning_rate: the highest.
         batch_tokens: tokens of one optimiser step, over all devices.
         micro_batch_tokens: tokens of one pass on one device, prompts and padding included: what memory allows.
         gradient_clip: the gradient's norm is cut to this.
@@ -26,8 +26,8 @@ class DistillationSettings:
     """
 
     train_tokens: int = 200_000
-    learning_rate: float = 5e-5
-    batch_tokens: int = 2048
+    learning_rate: float = 3e-4
+    batch_tokens: int = 1024
     micro_batch_tokens: int = 1024
     gradient_clip: float = 1.0
     train_embeddings: bool = False
