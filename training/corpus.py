@@ -35,7 +35,7 @@ class CorpusSettings:
         ValueError: a number is out of its range.
     """
 
-    answers: int = 320
+    answers: int = 240
     answer_tokens: int = 96
     seed: int = 0
 
