@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from specdec.model.loading import load_model
 from specdec.v1 import generation_pb2
+from specdec.verification import verify
+from target_service import verifying
 from tests.in_process import serving_draft, serving_target
 from tests.integration.whole_path import BLOCK, COUPLED, LENGTH, SERVING, TOKEN, whole_path, whole_path_of
 
@@ -202,3 +205,20 @@ async def test_bad_numbers_of_the_draft_cost_speed_alone(path, fall_ill, value):
     assert answer.tokens == plain.tokens
     assert not any(answer.fallbacks)  # guesses take the place of what was not to be had
     assert await path.health() == SERVING
+
+
+async def test_residuals_without_mass_are_counted_where_prometheus_looks(path, monkeypatch):
+    """Only rounding brings them about, so the verdicts are made to say so."""
+    before = path.coordinator.metric("residual_zero_total")
+
+    def without_mass(*given):
+        verdict = verify(*given)
+        return replace(verdict, residual_zero=torch.ones_like(verdict.residual_zero))
+
+    monkeypatch.setattr(verifying, "verify", without_mass)
+    answered = await path.answer(
+        token_ids=[1, 2, 3],
+        sampling_params={"temperature": 1.0, "seed": 3, "max_new_tokens": 12, "ignore_eos": True},
+        speculation={"gamma": 4},
+    )
+    assert path.coordinator.metric("residual_zero_total") == before + len(answered.rounds)
