@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.sampling import distributions
-from training.answers import PLAIN, Answer
+from training.answers import Answer
 from training.early_exit import EarlyExit, ExitStates, batches
+from training.soft_labels import plain_distributions
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # shares of the features' mean square
 PULLS = (0.03, 1.0, 1e6)  # of D towards the target's own, as shares of W's mean square; the last one leaves it there
@@ -108,10 +108,10 @@ def acceptances(
     readers = [((known @ one.weight).to(dtype), one.projection.to(dtype)) for one in maps]
     sums, positions = [0.0] * len(maps), 0
     for rows in _rows(leaving, answers):
-        p = _plain_distributions(head(rows.last)[:, :size])[:, token_ids]
+        p = plain_distributions(head(rows.last)[:, :size].float())[:, token_ids]
         for index, (reader, projection) in enumerate(readers):
             state = leaving.end.plain_norm(rows.middle + rows.inner @ projection.T)
-            q = _plain_distributions(state @ reader.T)
+            q = plain_distributions((state @ reader.T).float())
             sums[index] += torch.minimum(p, q).double().sum().item()
         positions += len(p)
     return [total / positions for total in sums]
@@ -128,7 +128,3 @@ def _rows(leaving: EarlyExit, answers: Sequence[Answer]) -> Iterator[ExitStates]
             left -= len(last)
         if not left:
             return
-
-
-def _plain_distributions(logits: torch.Tensor) -> torch.Tensor:
-    return distributions(logits.float(), [PLAIN] * len(logits))
