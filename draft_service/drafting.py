@@ -50,7 +50,7 @@ class Draft:
         gamma: draft tokens wanted.
         verification: which randomness the tokens are drawn with.
         limits: of the model.
-        guessed: a row was not finite, and its token is a guess.
+        guessed: a row was not finite or a pass failed, and a token is a guess.
     """
 
     prefix: CommittedPrefix
