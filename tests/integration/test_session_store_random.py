@@ -105,14 +105,15 @@ async def coordinators(redis_url, request):
 @pytest.mark.parametrize("coordinators", range(10), indirect=True)
 async def test_interleaved_coordinators_never_contradict_each_other(coordinators, raw_redis):
     before = stored(raw_redis)
-    for _ in range(STEPS):
+    for step in itertools.count():
+        if step >= STEPS and len(before[0]) > 20:  # the order of replies is no seed's: some runs are slow to grow
+            break
         await asyncio.gather(*(coordinator.step() for coordinator in coordinators))
         after = stored(raw_redis)
         check(before, after, coordinators)
         before = after
         if coordinators[0].rng.random() < 0.1:
             expire_lease(raw_redis)
-    assert len(before[0]) > 20
     assert all(DataLost not in coordinator.refusals for coordinator in coordinators)
 
 
@@ -121,7 +122,9 @@ async def test_nor_do_they_when_redis_comes_back_older(coordinators, raw_redis):
     rng = coordinators[0].rng
     backups = []
     before = stored(raw_redis)
-    for _ in range(STEPS):
+    for step in itertools.count():
+        if step >= STEPS and len(before[0]) > 10:  # restoring backups takes growth away
+            break
         backups.append([raw_redis.dump(name) for name in KEYS])
         if rng.random() < 0.1:
             for name, value in zip(KEYS, rng.choice(backups[-6:]), strict=True):
@@ -131,7 +134,6 @@ async def test_nor_do_they_when_redis_comes_back_older(coordinators, raw_redis):
         after = stored(raw_redis)
         check(before, after, coordinators)
         before = after
-    assert len(before[0]) > 10  # restoring backups takes growth away
 
 
 async def test_the_check_itself_notices_a_removed_a_repeated_and_a_missing_token(store, raw_redis):
