@@ -1,37 +1,152 @@
-"""How many draft tokens to ask for. Pure: the same counts give the same number, on whichever coordinator.
+"""How many draft tokens to ask for: what a request fixes, or what measurement says brings the most tokens a second.
 
-The number may depend on what was committed and on nothing that a draft token of the coming round says.
+Pure. The number depends on how earlier rounds went and how long they took, and on nothing that the draws of the coming
+round decide: neither its own draft tokens, nor the rounds of another session that may have the same seed.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 
-from coordinator.session import Usage
+from coordinator.experience import Costs, Experience
+from coordinator.goodput import Acceptance, goodput, prospects
+from coordinator.rounds import Round
 
-DEFAULT_GAMMA = 4
+BETTER = 1.03  # times the present rate that another gamma must promise before it is taken up
+ROUNDS_BETWEEN = 4  # rounds that a choice stands at least
+FIRST_GAMMA = 4  # asked for while nothing is known at a load
+REGULAR_GAP = 32  # committed tokens that a server lacks in a round at most; more are a prompt, or catching up
 
-Policy = Callable[[Usage], int]
-"""From the counts of the answer so far to the draft tokens wanted next."""
+
+class Policy(ABC):
+    """Chooses gamma for one answer, and adds what its rounds show to the experience of all.
+
+    Attributes:
+        own: how far this answer's proposals stand.
+        fleet: how far those of others stand.
+        experience: what calls take.
+    """
+
+    def __init__(self, experience: Experience, fleet: Acceptance) -> None:
+        """Begin with an answer whose prompt has not been read.
+
+        Args:
+            experience: of the coordinator.
+            fleet: what is learnt of proposals together with others: the experience's where no other session can have
+                this one's seed, else an empty one.
+        """
+        self.own = Acceptance()
+        self.fleet = fleet
+        self.experience = experience
+        self._decoding = False
+
+    @abstractmethod
+    def choose(self, max_gamma: int) -> int:
+        """Return the draft tokens to ask for in the coming round, 0 to max_gamma."""
+
+    def observe(self, round_: Round) -> None:
+        """Learn from a round; one whose proposal failed says only what verifying nothing takes."""
+        self._count(decoding=True)
+        drafted, verdict, costs = round_.drafted, round_.verdict, self.experience.costs
+        self.experience.earn(drafted.seconds + verdict.seconds)
+        if drafted.asked:
+            for acceptance in (self.own, self.fleet):
+                acceptance.observe(drafted.asked, drafted.gamma, verdict.accept_index)
+            if round_.base_length - drafted.reused_length <= REGULAR_GAP:
+                costs.propose.observe(drafted.gamma, drafted.seconds)
+        if round_.base_length - verdict.reused_length <= REGULAR_GAP:
+            costs.verify.observe(drafted.gamma, verdict.seconds)
+
+    def close(self) -> None:
+        """End with the answer."""
+        self._count(decoding=False)
+
+    def _count(self, *, decoding: bool) -> None:
+        self.experience.decoding += decoding - self._decoding
+        self._decoding = decoding
 
 
-def policy_of(gamma: int | None) -> Policy:
+class Fixed(Policy):
+    """Always the same gamma."""
+
+    def __init__(self, experience: Experience, fleet: Acceptance, gamma: int) -> None:
+        """Ask for gamma draft tokens, 0 for off."""
+        super().__init__(experience, fleet)
+        self._gamma = gamma
+
+    def choose(self, max_gamma: int) -> int:
+        """Return the fixed number, as far as it is allowed."""
+        return min(self._gamma, max_gamma)
+
+
+class Adaptive(Policy):
+    """The gamma that is expected to bring the most tokens a second, 0 included.
+
+    An answer learns how far its own proposals stand and begins with what the fleet has seen. What is not in use is
+    tried again from time to time, within a budget of time that trials may lose.
+    """
+
+    def __init__(self, experience: Experience, fleet: Acceptance) -> None:
+        """Begin with what the fleet knows."""
+        super().__init__(experience, fleet)
+        self._gamma = 0
+        self._stood = ROUNDS_BETWEEN
+
+    def choose(self, max_gamma: int) -> int:
+        """Return the best known number, or another one whose turn to be tried has come."""
+        costs = self.experience.costs
+        if not costs.propose.means:  # nor while the draft is away
+            return min(FIRST_GAMMA, max_gamma)
+        if 0 not in costs.verify.means:
+            return 0
+        return self._by_rate(costs, max_gamma)
+
+    def _by_rate(self, costs: Costs, max_gamma: int) -> int:
+        expected = prospects(self.own, self.fleet, max_gamma)
+        rates = goodput(expected, costs.propose, costs.verify)
+        self._settle(rates)
+        usual = min(self._gamma, len(rates) - 1)
+        other = _candidate(rates, usual, costs.trials)
+        lost = (1 + expected[other].stood) * (1 / rates[other] - 1 / rates[usual])
+        if other == usual or not self.experience.pay(lost):
+            return usual
+        costs.trials += 1
+        return other
+
+    def _settle(self, rates: list[float]) -> None:
+        """Take the best gamma up when it is clearly better and the last choice has stood for a while."""
+        self._stood += 1
+        best = max(range(len(rates)), key=rates.__getitem__)
+        present = rates[min(self._gamma, len(rates) - 1)]
+        if self._stood > ROUNDS_BETWEEN and rates[best] > BETTER * present:
+            self._gamma, self._stood = best, 0
+
+
+def policy_of(gamma: int | None, experience: Experience, fleet: Acceptance) -> Policy:
     """Return the policy a request asks for.
 
     Args:
         gamma: draft tokens a round, 0 for off; None leaves the choice to us.
+        experience: see ``Policy``.
+        fleet: see ``Policy``.
     """
-    wanted = DEFAULT_GAMMA if gamma is None else gamma
-    return lambda _: wanted
+    return Adaptive(experience, fleet) if gamma is None else Fixed(experience, fleet, gamma)
 
 
-def within_answer(gamma: int, remaining: int, max_gamma: int) -> int:
+def _candidate(rates: list[float], usual: int, turn: int) -> int:
+    """Return what may be tried next: off, the best that is on, a little less and a little more take turns."""
+    best_on = max(range(1, len(rates)), key=rates.__getitem__, default=0)
+    wanted = {0, best_on, usual - 1, usual + 1, 2 * usual} - {usual}
+    candidates = sorted(gamma for gamma in wanted if 0 <= gamma < len(rates))
+    return candidates[turn % len(candidates)] if candidates else usual
+
+
+def within_answer(gamma: int, remaining: int) -> int:
     """Limit gamma to what a round may commit.
 
     Args:
         gamma: draft tokens wanted.
         remaining: tokens the answer may still have, at least 1; the target adds one of them itself.
-        max_gamma: draft tokens a round may have at most.
     """
-    return min(gamma, remaining - 1, max_gamma)
+    return min(gamma, remaining - 1)
 
 
 def within_draft(gamma: int, base_length: int, context_length: int, max_gamma: int) -> int:

@@ -114,6 +114,7 @@ class Generation:
             await undisturbed(self._give_up())
             raise
         finally:
+            self._policy.close()
             await stop(working, leasing)
 
     async def _work(self, show: Show) -> None:
@@ -136,14 +137,15 @@ class Generation:
         span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
         try:
             with trace.use_span(span):
-                wanted = self._policy(self._session.usage)
                 most = min(self._max_gamma, self._parties.target.max_gamma)
-                gamma = within_answer(wanted, self._answer.remaining, most)
+                gamma = within_answer(self._policy.choose(most), self._answer.remaining)
                 drafted, verdict = await self._verify(await self._propose(gamma))
         except BaseException:
             span.end()
             raise
-        return Round(number, base_length, drafted, verdict), span
+        round_ = Round(number, base_length, drafted, verdict)
+        self._policy.observe(round_)
+        return round_, span
 
     async def _propose(self, gamma: int) -> Drafted:
         """Ask the draft, unless a proposal of it was refused: to use only those that pass would bias the law."""

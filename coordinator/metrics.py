@@ -12,6 +12,7 @@ from coordinator.session import Session
 
 _FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_GAMMA_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
 _REQUEST_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
 
@@ -34,6 +35,7 @@ class Metrics:
         self.accepted_per_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Draft tokens kept and emitted, by index.", ("position",)
         )
+        self.gamma = histogram("round_gamma", "Draft tokens verified in each round.", _GAMMA_BUCKETS)
         self.fallbacks = counter("fallback_rounds", "Rounds that could have speculated and did not.", ("reason",))
         self.residual_zero = counter("residual_zero", "Residuals without mass, which only rounding brings about.")
         self.prompt_tokens = counter("prompt_tokens", "Committed tokens before each answer.")
@@ -74,6 +76,7 @@ class Measurement:
             return
         metrics, drafted = self._metrics, event.round.drafted
         metrics.rounds.inc()
+        metrics.gamma.observe(drafted.gamma)
         metrics.generation_tokens.inc(len(event.token_ids))
         metrics.residual_zero.inc(event.round.verdict.residual_zero)
         if drafted.fallback:

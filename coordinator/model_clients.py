@@ -232,7 +232,14 @@ def _drafted(response: draft_pb2.ProposeResponse, gammas: range, seconds: float)
     # A model was asked for what its context has room for; fewer may have been chosen by what they are.
     if len(tokens) not in gammas:
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
-    return Drafted(tokens, response.proposal, seconds=seconds, timings=response.timings)
+    return Drafted(
+        tokens,
+        response.proposal,
+        asked=gammas[-1],
+        reused_length=response.reused_length,
+        seconds=seconds,
+        timings=response.timings,
+    )
 
 
 def _verdict(response: target_pb2.VerifyResponse, proposal: common_pb2.Proposal | None, seconds: float) -> Verdict:

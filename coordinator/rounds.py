@@ -29,6 +29,8 @@ class Drafted:
         draft_tokens: [gamma] ids.
         proposal: the message as it came, None for the empty proposal.
         fallback: why there are no draft tokens although some were wanted.
+        asked: draft tokens that the draft was asked for, within its context.
+        reused_length: committed tokens that it held when it was asked.
         seconds: what the call took, 0 without one.
         timings: where the time went inside the draft server, or None.
     """
@@ -36,6 +38,8 @@ class Drafted:
     draft_tokens: Sequence[int] = ()
     proposal: Any = None
     fallback: Fallback | None = None
+    asked: int = 0
+    reused_length: int = 0
     seconds: float = 0.0
     timings: Any = None
 

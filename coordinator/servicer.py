@@ -10,9 +10,11 @@ from typing import Any
 from opentelemetry import trace
 
 from coordinator.answer import Answer
+from coordinator.experience import Experience
 from coordinator.fleet import Fleet
-from coordinator.gamma import policy_of
+from coordinator.gamma import Policy, policy_of
 from coordinator.generation import Generation, Parties
+from coordinator.goodput import Acceptance
 from coordinator.metrics import Measurement, Metrics
 from coordinator.model_clients import DraftClients, TargetClients
 from coordinator.opening import open_session
@@ -48,6 +50,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._target = TargetClients(
             fleet.targets, timeout=settings.verify_timeout, patience=settings.peer_wait_seconds
         )
+        self._experience = Experience()
         self._parties = Parties(self._draft, self._target, store, settings.lease_seconds / 3)
         self._generating: set[asyncio.Task[None]] = set()
         self._releasing: set[asyncio.Task[None]] = set()
@@ -71,7 +74,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         texts = answer.take(session.answer)
         first = _missed(session, texts, request.resume_from) if request.HasField("resume_from") else None
         try:
-            async with aclosing(self._events(session, answer, first)) as events:
+            policy = self._policy(request, session)
+            async with aclosing(self._events(session, answer, policy, first)) as events:
                 measurement = Measurement(self._metrics, session, started)
                 async for event in events:
                     measurement.observe(event)
@@ -118,7 +122,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         await stop(*self._generating)
         await asyncio.gather(*self._releasing)
 
-    async def _events(self, session: Session, answer: Answer, first: Event | None) -> AsyncGenerator[Event, None]:
+    def _policy(self, request: generation_pb2.GenerateRequest, session: Session) -> Policy:
+        """Return the policy of an answer. What is learnt is shared where the seed was drawn for this answer alone."""
+        shared = session.fence.counter == 1 and not request.sampling_params.HasField("seed")
+        fleet = self._experience.acceptance if shared else Acceptance()
+        return policy_of(session.speculation.gamma, self._experience, fleet)
+
+    async def _events(
+        self, session: Session, answer: Answer, policy: Policy, first: Event | None
+    ) -> AsyncGenerator[Event, None]:
         """Give what a resuming client has missed, then generate the rest.
 
         The generation is a task of its own; when the reader leaves, it is cancelled and has given its claim up.
@@ -133,7 +145,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             await room.acquire()
             waiting.put_nowait(event)
 
-        generating = self._start(session, answer, show)
+        generating = self._start(session, answer, policy, show)
         generating.add_done_callback(lambda _: waiting.put_nowait(None))
         try:
             if first is not None and first.token_ids:
@@ -147,8 +159,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         finally:
             await stop(generating)
 
-    def _start(self, session: Session, answer: Answer, show: Any) -> asyncio.Task[None]:
-        policy = policy_of(session.speculation.gamma)
+    def _start(self, session: Session, answer: Answer, policy: Policy, show: Any) -> asyncio.Task[None]:
         generation = Generation(session, answer, self._parties, policy, self._settings.max_gamma)
 
         async def generate() -> None:

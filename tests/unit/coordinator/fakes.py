@@ -5,8 +5,10 @@ from collections import defaultdict
 from dataclasses import replace
 
 from coordinator.answer import Answer
+from coordinator.experience import Experience
 from coordinator.gamma import policy_of
 from coordinator.generation import Generation, Parties
+from coordinator.goodput import Acceptance
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session, Speculation, Usage
 from coordinator.text import ByteDetokenizer, TextStream
@@ -137,7 +139,9 @@ class World:
             token_text=lambda token: f"<{token}>",
         )
         parties = Parties(self.draft, self.target, self.store, renew_seconds)
-        self.generation = Generation(self.session, self.answer, parties, policy_of(gamma), 16)
+        self.generation = Generation(
+            self.session, self.answer, parties, policy_of(gamma, Experience(), Acceptance()), 16
+        )
         self.shown = []
 
     async def show(self, event):
