@@ -9,17 +9,19 @@ class SteppedCache:
     """Length and capacity of a cache, whatever it holds.
 
     Attributes:
-        length: tokens held.
+        length: tokens of the sequence.
         capacity: tokens that room is allocated for, a multiple of STEP.
+        branches: parents of the entries behind the sequence, see ``KVCache``.
     """
 
     def __init__(self) -> None:
         """Start empty, with nothing allocated."""
         self.length = 0
         self.capacity = 0
+        self.branches: list[int] = []
 
     def cut(self, length: int) -> None:
-        """Forget everything from length on, in O(1).
+        """Forget everything from length on and all branches, in O(1).
 
         Raises:
             ValueError: length is not between 0 and the present one.
@@ -27,6 +29,21 @@ class SteppedCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"a cache of {self.length} tokens cannot be cut to {length}")
         self.length = length
+        self.branches = []
+
+    def adopt(self, index: int) -> None:
+        """Make the path that ends at an entry the sequence, and forget all other branches."""
+        path: list[int] = []
+        while index >= self.length:
+            path.append(index)
+            index = self.branches[index - self.length]
+        self.move(path[::-1], index + 1)
+        self.length = index + 1 + len(path)
+        self.branches = []
+
+    def move(self, entries: list[int], start: int) -> None:
+        """Copy what the cache holds at ``entries``, in ascending order, to ``start`` and the places that follow."""
+        raise NotImplementedError
 
     def capacity_for(self, length: int) -> int:
         """Return the capacity that holding length tokens needs, never below the present one."""
@@ -71,10 +88,15 @@ class TensorCache(SteppedCache):
         held_values[:, self.length : stop] = values
         return held_keys[:, :stop], held_values[:, :stop]
 
+    def move(self, entries: list[int], start: int) -> None:
+        """Copy the keys and values of some entries to ``start`` and the places that follow."""
+        for held in (tensor for layer in self._layers for tensor in layer):
+            held[:, start : start + len(entries)] = held[:, entries]
+
     def _grown(self, held: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the present capacity that begins with the held tokens."""
         heads, room, size = held.shape
-        kept = min(room, self.length)
+        kept = min(room, self.length + len(self.branches))
         grown = held.new_empty((heads, self.capacity, size))
         grown[:, :kept] = held[:, :kept]
         return grown

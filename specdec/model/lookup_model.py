@@ -17,13 +17,21 @@ class EmptyCache:
     Attributes:
         length: 0.
         capacity: 0.
+        branches: none.
     """
 
     length = 0
     capacity = 0
 
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self.branches: list[int] = []
+
     def cut(self, length: int) -> None:
         """Leave nothing as it is."""
+
+    def adopt(self, index: int) -> None:
+        """Leave nothing as it is: nothing is ever fed that could be adopted."""
 
     def capacity_for(self, length: int) -> int:
         """Return the room that knowing ``length`` tokens takes."""

@@ -15,7 +15,7 @@ import torch
 from specdec.model.description import ModelDescription
 from specdec.model.fingerprint import model_fingerprint
 from specdec.model.kv_cache import SteppedCache
-from specdec.model.language_model import Segment
+from specdec.model.language_model import Branches, Segment
 from specdec.model.refusal import ModelRefused
 from specdec.model.vocabulary import bytes_vocabulary, vocabulary_fingerprint
 
@@ -91,7 +91,7 @@ class SyntheticCache(SteppedCache):
     """The tokens of one session.
 
     Attributes:
-        tokens: at least length of them; what lies beyond has been cut and is overwritten.
+        tokens: of the sequence, then of the branches; what lies beyond has been cut and is overwritten.
     """
 
     def __init__(self) -> None:
@@ -99,11 +99,29 @@ class SyntheticCache(SteppedCache):
         super().__init__()
         self.tokens: list[int] = []
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to those held."""
-        self.reserve(self.length + len(tokens))
-        self.tokens[self.length :] = tokens
-        self.length = len(self.tokens)
+    def extend(self, segment: Segment) -> None:
+        """Append a segment's tokens: to the sequence, or to the branches behind it."""
+        if isinstance(segment, Branches):
+            held = self.length + len(self.branches)
+            self.branches += segment.parents
+        else:
+            self.cut(self.length)
+            held = self.length
+            self.length += len(segment.tokens)
+        self.reserve(held + len(segment.tokens))
+        self.tokens[held:] = segment.tokens
+
+    def move(self, entries: list[int], start: int) -> None:
+        """Copy the tokens of some entries to ``start`` and the places that follow."""
+        self.tokens[start : start + len(entries)] = [self.tokens[entry] for entry in entries]
+
+    def path(self, index: int, count: int) -> list[int]:
+        """Return the last ``count`` tokens, or all there are, of those that lead to an entry, its own the last."""
+        latest: list[int] = []
+        while index >= 0 and len(latest) < count:
+            latest.append(self.tokens[index])
+            index = self.branches[index - self.length] if index >= self.length else index - 1
+        return latest[::-1]
 
 
 class SyntheticModel:
@@ -144,7 +162,7 @@ class SyntheticModel:
 
     def law(self, context: Sequence[int]) -> torch.Tensor:
         """Return the exact distribution of the token after a context, [vocabulary] in float64."""
-        return self._laws[self._row(context, len(context))]
+        return self._laws[self._row(context[-self.settings.order :])]
 
     def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
         """Feed every segment, append to the caches and take the time a pass is set to take.
@@ -170,16 +188,17 @@ class SyntheticModel:
     def _feed(self, segment: Segment) -> list[int]:
         """Append a segment's tokens and return the table rows of its last positions."""
         cache: Any = segment.cache
-        fed, after = len(segment.tokens), cache.length + len(segment.tokens)
-        if not (fed >= 1 and 0 <= segment.rows <= fed and after <= self.context_length):
-            raise ValueError(f"{segment.rows} rows of {fed} tokens up to length {after}: not within {self.settings}")
-        cache.extend(segment.tokens)
-        return [self._row(cache.tokens, length) for length in range(after - segment.rows + 1, after + 1)]
+        fed = len(segment.tokens)
+        if not (fed >= 1 and 0 <= segment.rows <= fed and max(segment.positions) < self.context_length):
+            raise ValueError(f"{segment.rows} rows of {fed} tokens behind {cache.length}: not within {self.settings}")
+        cache.extend(segment)
+        stop = cache.length + len(cache.branches)
+        return [self._row(cache.path(index, self.settings.order)) for index in range(stop - segment.rows, stop)]
 
-    def _row(self, tokens: Sequence[int], length: int) -> int:
-        """Return the table row that the last `order` of the first `length` tokens name."""
+    def _row(self, latest: Sequence[int]) -> int:
+        """Return the table row that the last tokens of a context, `order` of them if there are so many, name."""
         row = 0
-        for token in tokens[max(0, length - self.settings.order) : length]:
+        for token in latest:
             row = row * STRIDE + token
         return row % len(self._laws)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec.model.kv_cache import STEP
-from specdec.model.language_model import Segment
+from specdec.model.language_model import Branches, Segment
 from specdec.model.refusal import ModelRefused
 from specdec.model.synthetic import SyntheticModel, SyntheticSettings
 from specdec.model.vocabulary import bytes_vocabulary, vocabulary_fingerprint
@@ -75,6 +75,45 @@ def test_logits_are_the_law_for_ragged_segments_after_cuts():
     torch.testing.assert_close(probabilities(rows), torch.stack(expected), rtol=0, atol=1e-15)
     torch.testing.assert_close(probabilities(other)[0], served.law([9, 5, 6]), rtol=0, atol=1e-15)
     assert (first.length, first.capacity, second.length) == (4, STEP, 3)
+
+
+def test_branches_see_their_own_ancestors_and_one_of_them_becomes_the_sequence():
+    served = model("synthetic:vocabulary=16,seed=3,order=3")
+    cache = served.new_cache()
+    served.forward([Segment(cache, [1, 2, 3], 0)])
+    rows, _ = served.forward([Branches(cache, [4, 5, 6], 3, [2, 1, 4]), Segment(served.new_cache(), [1], 1)])
+    expected = [served.law(context) for context in ([1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6])]
+    torch.testing.assert_close(probabilities(rows), torch.stack(expected), rtol=0, atol=1e-15)
+    assert (cache.length, cache.branches) == (3, [2, 1, 4])
+    longer = Branches(cache, [7, 8], 1, [5, 3])
+    assert list(longer.positions) == [4, 4]
+    (rows,) = served.forward([longer])
+    torch.testing.assert_close(probabilities(rows)[0], served.law([2, 3, 4, 8]), rtol=0, atol=1e-15)
+    cache.adopt(6)  # 1 2 5 6 7
+    assert (cache.length, cache.branches, cache.tokens[:5]) == (5, [], [1, 2, 5, 6, 7])
+    (rows,) = served.forward([Segment(cache, [9], 1)])
+    torch.testing.assert_close(probabilities(rows)[0], served.law([6, 7, 9]), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("forget", [lambda cache: cache.cut(2), lambda cache: cache.adopt(1)])
+def test_a_cut_and_an_adoption_within_the_sequence_forget_all_branches(forget):
+    served = model("synthetic:vocabulary=16,order=2")
+    cache = served.new_cache()
+    served.forward([Segment(cache, [1, 2, 3], 0)])
+    served.forward([Branches(cache, [4, 5], 2, [2, 3])])
+    forget(cache)
+    assert (cache.length, cache.branches) == (2, [])
+    (rows,) = served.forward([Segment(cache, [9], 1)])
+    torch.testing.assert_close(probabilities(rows)[0], served.law([2, 9]), rtol=0, atol=1e-15)
+
+
+def test_branches_count_as_deep_as_they_are():
+    served = model("synthetic:vocabulary=16,context=4")
+    cache = served.new_cache()
+    served.forward([Segment(cache, [1, 2, 3], 0)])
+    served.forward([Branches(cache, [4, 5, 6], 3, [2, 2, 2])])
+    with pytest.raises(ValueError, match="not within"):
+        served.forward([Branches(cache, [7], 1, [5])])
 
 
 def test_no_mass_is_exactly_none_and_finite_at_every_temperature():
