@@ -24,7 +24,8 @@ START_SECONDS = 3600.0
 INTERRUPTED = 130
 TERMINATED = 143
 
-DEMO_FLAGS = ("--show-tokens", "--compare", "--max-new-tokens", "128")
+# Gamma is set: left to the server it would end up at 0 where a draft does not pay, and a demo is to show rounds.
+DEMO_FLAGS = ("--show-tokens", "--compare", "--gamma", "4", "--max-new-tokens", "128")
 
 
 def demo(pair: Pair, prompt: str, flags: list[str]) -> int:
