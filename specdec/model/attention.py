@@ -23,11 +23,21 @@ _UNSUPPORTED = ("sliding_window", "softcap", "s_aux")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one session's tokens lie in the packed batch: [start, stop), to be appended to its cache."""
+    """Where one session's tokens lie in the packed batch: [start, stop), to be appended to its cache.
+
+    Attributes:
+        cache: the session's.
+        start: of its first token.
+        stop: behind its last one.
+        parents: of each token, the index of the cache's entry that it follows.
+        branching: whether the tokens become branches; else they continue the sequence.
+    """
 
     cache: TensorCache
     start: int
     stop: int
+    parents: Sequence[int]
+    branching: bool
 
 
 class RaggedPass:
@@ -64,7 +74,7 @@ class RaggedPass:
     def _attend_one(
         self, index: int, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
-        """Attend with the last n of length + n positions; [heads, n, value size].
+        """Attend with the last n entries; [heads, n, value size].
 
         The query heads that share a key-value head become further rows of one head, so that keys and values are
         read once and never repeated.
@@ -72,20 +82,42 @@ class RaggedPass:
         heads, fed, size = query.shape
         groups = heads // keys.shape[0]
         rows = query.reshape(1, keys.shape[0], groups * fed, size)
-        mask = None if fed == 1 else self._mask(index, groups, keys.shape[1], rows)
+        alone = fed == 1 and not self._spans[index].branching
+        mask = None if alone else self._mask(index, groups, rows)
         result = functional.scaled_dot_product_attention(
             rows, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, scale=scaling
         )
         return result.view(heads, fed, values.shape[-1])
 
-    def _mask(self, index: int, groups: int, length: int, rows: torch.Tensor) -> torch.Tensor:
-        """Return the span's causal mask [groups * n, length]: 0 where a row sees, -inf where it does not."""
+    def _mask(self, index: int, groups: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return the span's mask [groups * n, entries]: 0 where a row sees, -inf where it does not."""
         known = self._masks.get((index, groups))
         if known is None:
-            fed = rows.shape[2] // groups
-            hidden = rows.new_full((fed, length), float("-inf")).triu(length - fed + 1)
+            seen = visibility(self._spans[index]).to(rows.device)
+            hidden = rows.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
             known = self._masks[index, groups] = hidden.repeat(groups, 1)
         return known
+
+
+def visibility(span: Span) -> torch.Tensor:
+    """Tell which entries each token of a span sees: its ancestors and itself.
+
+    Returns:
+        [n, entries] booleans, with the n fed tokens as the last entries.
+    """
+    cache, fed = span.cache, span.stop - span.start
+    entries = cache.length + len(cache.branches) + fed
+    if not span.branching:
+        return torch.ones(fed, entries, dtype=torch.bool).tril(entries - fed)
+    parents = [*cache.branches, *span.parents]
+    seen = torch.zeros(len(parents), entries, dtype=torch.bool)
+    for row, parent in enumerate(parents):
+        seen[row, cache.length + row] = True
+        if parent < cache.length:
+            seen[row, : parent + 1] = True
+        else:
+            seen[row] |= seen[parent - cache.length]
+    return seen[-fed:]
 
 
 def ragged_attention(

@@ -9,7 +9,7 @@ import torch
 from specdec.model.attention import RaggedPass, Span
 from specdec.model.description import ModelDescription
 from specdec.model.kv_cache import TensorCache
-from specdec.model.language_model import Segment
+from specdec.model.language_model import Branches, Segment
 
 
 class CausalLM:
@@ -40,7 +40,7 @@ class CausalLM:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
-        """Feed every segment in one pass and append to the caches; lengths change only when the pass succeeds.
+        """Feed every segment in one pass and append to the caches; what they hold changes only when the pass succeeds.
 
         Args:
             segments: at least one, no cache twice, every cache from new_cache.
@@ -55,28 +55,28 @@ class CausalLM:
         for segment in segments:
             self._check(segment)
         spans = _spans(segments)
-        starts = [span.cache.length for span in spans]
         rows = [row for span, segment in zip(spans, segments, strict=True) for row in _rows(span, segment)]
         output = self.network(
             input_ids=self._packed([token for segment in segments for token in segment.tokens]).unsqueeze(0),
-            position_ids=self._packed(
-                [p for span, s in zip(spans, starts, strict=True) for p in _positions(span, s)]
-            ).unsqueeze(0),
+            position_ids=self._packed([place for segment in segments for place in segment.positions]).unsqueeze(0),
             use_cache=False,
             logits_to_keep=self._packed(rows),
             ragged_pass=RaggedPass(spans),
         )
         for span in spans:
-            span.cache.length += span.stop - span.start
+            if span.branching:
+                span.cache.branches += span.parents
+            else:
+                span.cache.length += span.stop - span.start
         logits = output.logits[0, :, : self.vocabulary_size].to(self._logits_dtype)
         return list(logits.split([segment.rows for segment in segments]))
 
     def _check(self, segment: Segment) -> None:
-        fed, after = len(segment.tokens), segment.cache.length + len(segment.tokens)
+        fed = len(segment.tokens)
         if not (fed >= 1 and 0 <= segment.rows <= fed):
             raise ValueError(f"a segment of {fed} tokens cannot give {segment.rows} rows")
-        if after > self.context_length:
-            raise ValueError(f"{after} tokens exceed the context of {self.context_length}")
+        if max(segment.positions) >= self.context_length:
+            raise ValueError(f"{max(segment.positions) + 1} tokens exceed the context of {self.context_length}")
 
     def _packed(self, numbers: list[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
@@ -88,16 +88,14 @@ def _spans(segments: Sequence[Segment]) -> list[Span]:
     spans = []
     for segment, stop in zip(segments, stops, strict=True):
         cache: Any = segment.cache
-        cache.reserve(cache.length + len(segment.tokens))
-        spans.append(Span(cache, stop - len(segment.tokens), stop))
+        branching = isinstance(segment, Branches)
+        if not branching:
+            cache.cut(cache.length)
+        cache.reserve(cache.length + len(cache.branches) + len(segment.tokens))
+        spans.append(Span(cache, stop - len(segment.tokens), stop, segment.parents, branching))
     return spans
 
 
 def _rows(span: Span, segment: Segment) -> range:
     """Return the packed indices whose logits are wanted."""
     return range(span.stop - segment.rows, span.stop)
-
-
-def _positions(span: Span, start: int) -> range:
-    """Return the positions of the span's tokens within their session."""
-    return range(start, start + span.stop - span.start)

@@ -68,7 +68,7 @@ class TensorCache(SteppedCache):
         return len(self._layers)
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write a layer's keys and values behind what is held; the length moves when the pass ends, not here.
+        """Write a layer's keys and values behind all entries; they are counted when the pass ends, not here.
 
         Args:
             layer: index of the layer; layers come in order.
@@ -76,18 +76,20 @@ class TensorCache(SteppedCache):
             values: [key-value heads, n, value size].
 
         Returns:
-            Views of the layer's keys and values, [key-value heads, length + n, size] each.
+            Views of the layer's keys and values, [key-value heads, entries, size] each, the new ones the last.
         """
         if layer == len(self._layers):
             self._layers.append((self._grown(keys[:, :0]), self._grown(values[:, :0])))
         held_keys, held_values = self._layers[layer]
         if held_keys.shape[1] < self.capacity:
             held_keys, held_values = self._layers[layer] = (self._grown(held_keys), self._grown(held_values))
-        stop = self.length + keys.shape[1]
-        held_keys[:, self.length : stop] = keys
-        held_values[:, self.length : stop] = values
+        start = self.length + len(self.branches)
+        stop = start + keys.shape[1]
+        held_keys[:, start:stop] = keys
+        held_values[:, start:stop] = values
         return held_keys[:, :stop], held_values[:, :stop]
 
+    @torch.inference_mode()
     def move(self, entries: list[int], start: int) -> None:
         """Copy the keys and values of some entries to ``start`` and the places that follow."""
         for held in (tensor for layer in self._layers for tensor in layer):
