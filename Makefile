@@ -14,6 +14,9 @@ PAIR := smollm2
 TARGET :=
 DRAFT :=
 MODELS = --pair "$(PAIR)" $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
+# A module of benchmarks/. Models are passed on only when named: each benchmark has its own, some take none.
+BENCH := pair
+BENCH_MODELS = $(if $(filter file,$(origin PAIR)),,--pair "$(PAIR)") $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
 BENCH_FLAGS :=
 PROMPT :=
 export PROMPT
@@ -54,8 +57,8 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 verify: setup ## the long forms of the tests
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 
-bench: setup ## measure a pair through the services (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
-	@$(BIN)/python -m benchmarks.pair $(MODELS) $(BENCH_FLAGS)
+bench: setup ## measure: BENCH=pair (default), overhead, … (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
+	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
 
 lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

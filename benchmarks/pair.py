@@ -13,56 +13,27 @@ import argparse
 import sys
 import time
 from dataclasses import asdict
-from json import loads
-from pathlib import Path
 from typing import Any
 
-import grpc
 from google.protobuf.json_format import MessageToDict
 
-from benchmarks.output import console, emit, progress, rounded
+from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
+from benchmarks.output import console, progress
 from benchmarks.pair_run import Case, DraftRun, Plan, run_draft
 from benchmarks.pair_section import grids, section
 from benchmarks.prompts import PROMPTS
 from benchmarks.recording import Recording
-from benchmarks.results import RESULTS, check_name, write_section
+from benchmarks.results import check_name
 from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
-from client.failures import from_rpc_error
 from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, SYNTHETIC, prepare
-from deploy.process import StartFailed
 
 ALL = "all"
 # A first look.
 QUICK = {"laps": 1, "gamma": [4], "temperature": [0.0], "max_new_tokens": 24}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure, or read what was measured; print, and write if wanted."""
-    arguments = sys.argv[1:] if argv is None else argv
-    options = parse(arguments)
-    if options.source:
-        try:
-            report = loads(options.source.read_text())
-        except (OSError, ValueError) as error:
-            console().print(f"{options.source} cannot be read: {error}", markup=False)
-            return 1
-    else:
-        try:
-            report = measure(options, arguments)
-        except StartFailed as failure:
-            console().print(str(failure))
-            return 1
-        except grpc.RpcError as error:
-            console().print(str(from_rpc_error(error, "the coordinator")))
-            return 1
-    emit(report, grids(report))
-    if options.write:
-        write_section(options.results, f"pair:{report['pair']}", section(report))
-    return 0
-
-
-def measure(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, arguments: list[str]) -> Report:
     """Measure every draft and return the report.
 
     Raises:
@@ -90,8 +61,7 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]
     report["models"] = {"target": _model(runs[0].models.model)}
     report["seconds"] = time.monotonic() - started
     report["drafts"] = [draft_report(plan, draft, run) for draft, run in zip(plan.drafts, runs, strict=True)]
-    whole: dict[str, Any] = rounded(report)
-    return whole
+    return report
 
 
 def draft_report(plan: Plan, draft: str, run: DraftRun) -> dict[str, Any]:
@@ -145,12 +115,9 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line; what --quick sets gives way to flags of one's own."""
+    """Read the command line."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.quick:
-        parser.set_defaults(**QUICK)
-        options = parser.parse_args(arguments)
+    options = parse_quick(parser, arguments, QUICK)
     pair = PAIRS[options.pair]
     # A named draft fits its own target; a lookup fits every one.
     usual = [LOOKUP] if options.target else [pair.draft, LOOKUP, LOOKUP + pair.draft]
@@ -165,9 +132,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pair", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("pair", __doc__)
     add = parser.add_argument
     add("--pair", choices=PAIRS, default=DEFAULT_PAIR, help="target and draft by name (%(default)s)")
     add("--target", help="in place of the pair's")
@@ -176,39 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--kind", nargs="+", choices=list(PROMPTS), default=list(PROMPTS), help="of prompts (all)")
     add(
         "--laps",
-        type=_positive,
+        type=positive,
         default=2,
         help="prompts of each kind; beyond four, again with other seeds (%(default)s)",
     )
-    add("--gamma", nargs="+", type=_positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
-    add("--temperature", nargs="+", type=_temperature, default=[0.0, 0.7], help="(0 0.7)")
-    add("--max-new-tokens", type=_positive, default=40, help="of an answer (%(default)s)")
+    add("--gamma", nargs="+", type=positive, default=[2, 4, 8], help="draft tokens a round, beside 0 (2 4 8)")
+    add("--temperature", nargs="+", type=not_negative, default=[0.0, 0.7], help="(0 0.7)")
+    add("--max-new-tokens", type=positive, default=40, help="of an answer (%(default)s)")
     add("--verification", choices=["token", "block", "coupled"], default="block", help="(%(default)s)")
-    add("--threads", type=_positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
+    add("--threads", type=positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
     add("--seed", type=int, default=1, help="of the first prompts (%(default)s)")
     add("--plain", action="store_true", help="send prompts without a chat template")
     add("--ignore-eos", action="store_true", help="end answers by length alone")
-    add("--quick", action="store_true", help="a first look: one prompt of each kind, few tokens, greedy, gamma 4")
-    add("--write", action="store_true", help="put the section into RESULTS.md")
-    add("--results", type=Path, default=RESULTS, help="the file to write into (%(default)s)")
-    add("--from", dest="source", type=Path, help="read the JSON of an earlier run in place of measuring")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
-    return int(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text} is no number") from error
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
 
 
 def _model(info: Any) -> dict[str, Any]:
@@ -216,5 +161,10 @@ def _model(info: Any) -> dict[str, Any]:
     return facts
 
 
+def main(arguments: list[str]) -> int:
+    """Measure, or read what was measured; print, and write if wanted."""
+    return run(Benchmark(parse, measure, lambda report: f"pair:{report['pair']}", section, grids), arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

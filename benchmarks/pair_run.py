@@ -4,21 +4,15 @@ Each prompt is asked with every gamma, one after the other, gamma 0 among them, 
 meets all of them alike; which one comes first changes from prompt to prompt.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import grpc
-import redis
 
 from benchmarks.prompts import PROMPTS
 from benchmarks.recording import CALL_SECONDS, Recording, record
+from benchmarks.services import running
 from benchmarks.speculation import first_difference
-from deploy.laptop import START_SECONDS
-from deploy.system import System
-from specdec.v1 import common_pb2, generation_pb2, generation_pb2_grpc
+from specdec.v1 import common_pb2, generation_pb2
 
 WARM_UP_TOKENS = 16
 ALTERNATIVES = 20  # tokens whose log-probability is looked at where two answers part
@@ -101,21 +95,11 @@ def run_draft(plan: Plan, draft: str, tell_seconds: Callable[[float], None], adv
         StartFailed: the system did not start.
         grpc.RpcError: a call failed.
     """
-    environment = {"OMP_NUM_THREADS": str(plan.threads)}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        System(
-            Path(folder), target=plan.target, draft=draft, environment=environment, start_seconds=START_SECONDS
-        ) as system,
-        grpc.insecure_channel(system.address("coordinator")) as channel,
-        redis.Redis.from_url(system.redis_url) as store,
-    ):
-        stub = generation_pb2_grpc.GenerationServiceStub(channel)
-        models = stub.GetModelInfo(common_pb2.GetModelInfoRequest(), timeout=CALL_SECONDS)
+    with running(plan.target, draft, {"OMP_NUM_THREADS": str(plan.threads)}) as services:
+        stub = services.stub
         tell_seconds(_warm_up(stub, plan))
         answers = _ask_all(stub, plan, advance)
-        version = str(store.info("server")["redis_version"])
-        return DraftRun(models, version, answers, list(_differences(stub, answers)))
+        return DraftRun(services.models, services.redis, answers, list(_differences(stub, answers)))
 
 
 def cases(plan: Plan) -> list[Case]:

@@ -4,17 +4,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.output import Grid
+from benchmarks.surroundings import in_words
+from benchmarks.wording import NOTHING, median, number, quartiles
 
 MIN_REACHED = 10  # rounds behind an acceptance that is shown
 NEAR_TIE = 0.01  # nats: rounding in another batch shape may turn such a choice
-NOTHING = "–"
 
 Cell = dict[str, Any]
 
 
 def section(report: dict[str, Any]) -> str:
     """Return the Markdown section of RESULTS.md."""
-    parts = [f"## Pair {report['pair']}", _where(report), _how(report), _models(report)]
+    parts = [f"## Pair {report['pair']}", in_words(report), _how(report), _models(report)]
     parts.append(_best(report).markdown())
     for draft in report["drafts"]:
         parts += [f"### Draft `{draft['draft']}`", _verdict(draft), *(grid.markdown() for grid in _grids(draft))]
@@ -26,24 +27,11 @@ def grids(report: dict[str, Any]) -> list[Grid]:
     return [*(grid for draft in report["drafts"] for grid in _grids(draft)), _best(report)]
 
 
-def _where(report: dict[str, Any]) -> str:
-    machine, settings = report["machine"], report["settings"]
-    gpus = ", ".join(machine["gpus"]) or "no GPU"
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    environment = ", ".join(f"`{name}={value}`" for name, value in report["environment"].items())
-    return (
-        f"{report['date']}, commit {report['commit'] or 'unknown'}, `{report['command']}`, {report['seconds']:.0f} s. "
-        f"{machine['cpu']}, {machine['cores']} cores ({machine['logical_cores']} logical), "
-        f"{machine['memory_gib']:.1f} GiB, {gpus}; load average {machine['load_average']:.1f} before the start. "
-        f"{versions}. {settings['threads']} threads in each model server, which work in turns."
-        + (f" Environment: {environment}." if environment else "")
-    )
-
-
 def _how(report: dict[str, Any]) -> str:
     settings = report["settings"]
     ends = "at that length alone" if settings["ignore_eos"] else "there or where the model ends them"
     return (
+        f"{settings['threads']} threads in each model server, which work in turns. "
         "Measured with the real coordinator, draft, target and Redis over loopback, by one client that asks one answer "
         f"at a time: {settings['laps']} of each kind of prompt, at most {settings['max_new_tokens']} tokens, ending "
         f"{ends}; verification {settings['verification']}. Each prompt is asked with every gamma, one after the other "
@@ -111,7 +99,7 @@ def _speedups(draft: dict[str, Any]) -> Grid:
     rows = [
         [
             f"{kind}, {temperature:g}",
-            _median((cells[kind, temperature, 0])["tokens_a_second"], 1),
+            median((cells[kind, temperature, 0])["tokens_a_second"], 1),
             *(_spread(cells[kind, temperature, gamma]["speedup"]) for gamma in gammas),
         ]
         for kind, temperature in dict.fromkeys((kind, temperature) for kind, temperature, _ in cells)
@@ -143,15 +131,15 @@ def _cost_row(cell: Cell) -> list[str]:
     return [
         f"{cell['temperature']:g}",
         str(cell["gamma"]),
-        _number(cell.get("draft_tokens_a_round", 0.0), 2),
-        _number(cell.get("tokens_a_round", 1.0), 2),
-        _number(took["draft_token"], 2),
-        _number(took["propose_call"] if cell["gamma"] else None, 2),
-        _number(took["target"], 2),
-        _number(took["verify_call"], 2),
-        _median(cell.get("expected_speedup"), 2),
-        _median(cell.get("speedup"), 2),
-        _median(cell.get("efficiency"), 3),
+        number(cell.get("draft_tokens_a_round", 0.0), 2),
+        number(cell.get("tokens_a_round", 1.0), 2),
+        number(took["draft_token"], 2),
+        number(took["propose_call"] if cell["gamma"] else None, 2),
+        number(took["target"], 2),
+        number(took["verify_call"], 2),
+        median(cell.get("expected_speedup"), 2),
+        median(cell.get("speedup"), 2),
+        median(cell.get("efficiency"), 3),
     ]
 
 
@@ -166,7 +154,7 @@ def _acceptance(draft: dict[str, Any]) -> Grid:
 
 
 def _rates(acceptance: Sequence[Cell], gamma: int) -> list[str]:
-    shown = [_number(one["rate"], 2) if one["reached"] >= MIN_REACHED else NOTHING for one in acceptance]
+    shown = [number(one["rate"], 2) if one["reached"] >= MIN_REACHED else NOTHING for one in acceptance]
     return shown + [NOTHING] * (gamma - len(shown))
 
 
@@ -175,15 +163,5 @@ def _speculating(draft: dict[str, Any]) -> Iterable[Cell]:
 
 
 def _spread(figures: dict[str, float] | None) -> str:
-    if figures is None:
-        return NOTHING
-    text = f"{figures['median']:.2f} ({figures['low']:.2f}–{figures['high']:.2f})"
-    return f"**{text}**" if figures["median"] > 1 else text
-
-
-def _median(figures: dict[str, float] | None, digits: int) -> str:
-    return NOTHING if figures is None else _number(figures["median"], digits)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    text = quartiles(figures, 2)
+    return f"**{text}**" if figures and figures["median"] > 1 else text

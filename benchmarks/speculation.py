@@ -45,7 +45,7 @@ def pass_seconds(recordings: Iterable[Recording]) -> dict[int, float]:
     seconds: dict[int, list[float]] = defaultdict(list)
     for recording in recordings:
         for one in recording.decoding:
-            seconds[one.gamma + 1].append(one.target_seconds)
+            seconds[one.gamma + 1].append(one.target.model)
     return {tokens: statistics.fmean(found) for tokens, found in sorted(seconds.items())}
 
 
@@ -95,10 +95,10 @@ def pace_figures(recordings: Sequence[Recording]) -> dict[str, Any]:
         "tokens_a_second_overall": spread([overall_pace(recording) for recording in recordings]),
         "milliseconds": {
             "propose_call": _milliseconds(one.propose_seconds for one in rounds),
-            "draft": _milliseconds(one.draft_seconds for one in rounds),
+            "draft": _milliseconds(one.draft.model for one in rounds),
             "draft_token": _a_draft_token(rounds),
             "verify_call": _milliseconds(one.verify_seconds for one in rounds),
-            "target": _milliseconds(one.target_seconds for one in rounds),
+            "target": _milliseconds(one.target.model for one in rounds),
         },
     }
 
@@ -142,7 +142,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 def _a_draft_token(rounds: Sequence[Round]) -> float | None:
     drafted = sum(one.gamma for one in rounds)
-    return 1000 * sum(one.draft_seconds for one in rounds) / drafted if drafted else None
+    return 1000 * sum(one.draft.model for one in rounds) / drafted if drafted else None
 
 
 def _milliseconds(seconds: Iterable[float]) -> float | None:

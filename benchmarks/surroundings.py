@@ -13,8 +13,10 @@ from typing import Any
 import psutil
 import torch
 
+from specdec.serving import telemetry
+
 PACKAGES = ("torch", "transformers", "grpcio", "redis")
-SETTINGS = ("TARGET_", "DRAFT_", "COORDINATOR_", "OMP_", "MKL_", "GOMP_", "KMP_", "CUDA_VISIBLE_DEVICES")
+SETTINGS = ("TARGET_", "DRAFT_", "COORDINATOR_", "OMP_", "MKL_", "GOMP_", "KMP_", "CUDA_VISIBLE_DEVICES", "OTEL_")
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -31,8 +33,31 @@ def surroundings(module: str, arguments: list[str]) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "tracing": tracing(),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)},
     }
+
+
+def in_words(report: dict[str, Any]) -> str:
+    """Say in a paragraph where and with what a report was made, from its JSON."""
+    machine = report["machine"]
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    environment = ", ".join(f"`{name}={value}`" for name, value in report["environment"].items())
+    return (
+        f"{report['date']}, commit {report['commit'] or 'unknown'}, `{report['command']}`, {report['seconds']:.0f} s. "
+        f"{machine['cpu']}, {machine['cores']} cores ({machine['logical_cores']} logical), "
+        f"{machine['memory_gib']:.1f} GiB, {gpus}; load average {machine['load_average']:.1f} before the start. "
+        f"{versions}. Tracing: {report['tracing']}." + (f" Environment: {environment}." if environment else "")
+    )
+
+
+def tracing() -> str:
+    """Say what becomes of spans in the processes that this one starts."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return "off"
+    sampler = os.environ.get("OTEL_TRACES_SAMPLER", "parentbased_always_on")
+    return f"spans sampled by {sampler}, exported {'over OTLP' if telemetry.wants_export() else 'nowhere'}"
 
 
 def usable_cores() -> int:

@@ -8,7 +8,7 @@ from benchmarks.output import rounded
 from benchmarks.pair import ALL, cell, main, parse, plan_of
 from benchmarks.pair_run import Case
 from benchmarks.pair_section import section
-from benchmarks.recording import Recording, Round
+from benchmarks.recording import Inside, Recording, Round
 
 ARGUMENTS = ["--target", "T", "--draft", "D", "--kind", "chat", "edit", "--gamma", "2", "--temperature", "0"]
 # kind: seconds of a round with two draft tokens that both stand, where plain decoding takes 0.1 a token
@@ -16,7 +16,10 @@ PACE = {"chat": 0.6, "edit": 0.15}
 
 
 def answer(gamma, seconds):
-    rounds = [Round(gamma, gamma, gamma + 1, 1 + seconds * number, 0.0, seconds, 0.0, seconds) for number in range(11)]
+    rounds = [
+        Round(gamma, gamma, gamma + 1, 1 + seconds * number, 0.0, seconds, target=Inside(forward=seconds))
+        for number in range(11)
+    ]
     return Recording((1,), tuple(range(11 * (gamma + 1))), tuple(rounds))
 
 
@@ -30,7 +33,13 @@ def report(differences=(), fallbacks=0):
     draft = {"draft": "D", "greedy_compared": 4, "differences": list(differences), "cells": cells}
     draft["passes"] = [{"tokens": 1, "milliseconds": 100.0}, {"tokens": 3, "milliseconds": 250.0}]
     machine = {"cpu": "CPU", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
-    facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
+    facts = {
+        "date": "2026-01-02",
+        "command": "python -m x",
+        "commit": "abc",
+        "versions": {"torch": "2"},
+        "tracing": "off",
+    }
     settings = {"threads": 2, "laps": 2, "max_new_tokens": 48, "verification": "block", "ignore_eos": False}
     return rounded(
         {"pair": "p", **facts, "seconds": 3.0, "machine": machine, "environment": {}, "settings": settings}

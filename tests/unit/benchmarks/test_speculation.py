@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.recording import Recording, Round
+from benchmarks.recording import Inside, Recording, Round
 from benchmarks.speculation import (
     acceptance_by_position,
     first_difference,
@@ -21,11 +21,11 @@ def round_of(gamma, accept_index, **more):
 
 def recording(gammas, *, draft_token=0.0, one_pass, overhead=0.0):
     """An answer whose draft tokens all stand; its first round, of the prompt, takes a second."""
-    rounds, now = [round_of(gammas[0], gammas[0], arrived=1.0, target_seconds=1.0)], 1.0
+    rounds, now = [round_of(gammas[0], gammas[0], arrived=1.0, target=Inside(forward=1.0))], 1.0
     for gamma in gammas[1:]:
         draft, target = draft_token * gamma, one_pass(gamma + 1)
         now += draft + target + overhead
-        rounds.append(round_of(gamma, gamma, arrived=now, draft_seconds=draft, target_seconds=target))
+        rounds.append(round_of(gamma, gamma, arrived=now, draft=Inside(forward=draft), target=Inside(forward=target)))
     tokens = tuple(range(sum(one.emitted for one in rounds)))
     return Recording(PROMPT, tokens, tuple(rounds))
 

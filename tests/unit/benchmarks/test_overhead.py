@@ -1,0 +1,127 @@
+"""What the overhead benchmark asks and how it sums up, on rounds made by hand."""
+
+import json
+
+import pytest
+
+from benchmarks.command import Benchmark, run
+from benchmarks.output import rounded
+from benchmarks.overhead import parse, plan_of
+from benchmarks.overhead_run import Point, Way, ask_laps, figures, request
+from benchmarks.overhead_section import grids, section
+from benchmarks.recording import Inside, Recording, Round
+from specdec.v1 import common_pb2
+
+POINT = Point(draft_ms=5, target_ms=30, alpha=0.67)
+PLAIN, FIVE = Way(0, "block", 0), Way(5, "block", 0)
+MACHINE = {"cpu": "CPU", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
+
+
+def answer(gamma, accepted, milliseconds):
+    """Rounds of 60 and 33 ms when nothing but the given milliseconds is added; the last one has no draft tokens."""
+    seconds = (5 * gamma + 30 + milliseconds) / 1000
+    inside = {"draft": Inside(forward=0.005 * gamma), "target": Inside(queue=0.001, forward=0.030)}
+    calls = {"propose_seconds": 0.005 * gamma, "verify_seconds": 0.032}
+    gammas = [gamma] * 5 + [0]
+    rounds = [
+        Round(n, min(n, accepted), min(n, accepted) + 1, 1 + place * seconds, **inside, **calls)
+        for place, n in enumerate(gammas)
+    ]
+    return Recording((), tuple(range(sum(one.emitted for one in rounds))), tuple(rounds))
+
+
+def test_efficiency_is_what_the_models_are_set_to_take_over_what_a_round_took():
+    plain, five = answer(0, 0, 2), answer(5, 2, 5)
+    found = figures(POINT, FIVE, [five, five], [plain, plain])
+    assert found["efficiency"]["median"] == pytest.approx(55 / 60)
+    assert found["round_ms"]["median"] == pytest.approx(60)
+    assert (found["rounds"], found["tokens_a_round"]) == (8, 3)  # neither the first round nor the short last one
+    assert found["speedup"]["median"] == found["speedup_in_all"] == pytest.approx(3 * 32 / 60)
+    assert found["expected_speedup"] == pytest.approx(1.503, abs=5e-4)
+    assert figures(POINT, PLAIN, [plain], [plain])["efficiency"]["median"] == pytest.approx(30 / 32)
+
+
+def test_the_parts_of_a_round_are_the_round():
+    parts = figures(POINT, FIVE, [answer(5, 2, 5)], [answer(0, 0, 2)])["milliseconds"]
+    assert sum(parts.values()) == pytest.approx(60)
+    assert parts["verify_call"] == pytest.approx(1)
+    assert parts["between_calls"] == pytest.approx(60 - 25 - 32)
+
+
+def test_an_added_round_trip_is_expected():
+    found = figures(POINT, Way(5, "block", 10), [answer(5, 2, 20)], [answer(0, 0, 10)])
+    assert found["efficiency"]["median"] == pytest.approx(1)
+
+
+def test_every_lap_asks_every_way_with_one_seed_and_begins_with_another():
+    asked = []
+
+    def ask(way):
+        return lambda message: asked.append((way.gamma, message.sampling_params.seed)) or answer(way.gamma, 0, 0)
+
+    answers = ask_laps({way: ask(way) for way in (PLAIN, FIVE)}, 0.67, 10, 2, lambda: None)
+    assert asked == [(0, 0), (5, 0), (0, 1), (5, 1), (5, 2), (0, 2)]
+    assert [len(found) for found in answers.values()] == [2, 2]
+
+
+def test_answers_have_as_many_rounds_with_every_gamma():
+    plain, five = (request(way, 0.67, 40, 7) for way in (PLAIN, FIVE))
+    assert (plain.sampling_params.max_new_tokens, five.sampling_params.max_new_tokens) == (40, 110)
+    assert plain.sampling_params.seed == five.sampling_params.seed == 7
+    assert five.speculation.verification == common_pb2.VERIFICATION_BLOCK
+    assert five.sampling_params.ignore_eos
+
+
+def test_ways_of_a_lap():
+    plan = plan_of(parse(["--verification", "token", "coupled", "--round-trip", "10", "--ahead-tokens", "24"]))
+    assert [(one.gamma, one.verification, one.round_trip_ms, one.ahead) for one in plan.ways] == [
+        (0, "token", 0, False),
+        (5, "token", 0, False),
+        (5, "token", 0, True),
+        (5, "coupled", 0, False),
+        (5, "coupled", 0, True),
+        (0, "token", 10, False),
+        (5, "coupled", 10, False),
+        (5, "coupled", 10, True),
+    ]
+    assert not [one for one in plan_of(parse([])).ways if one.ahead]
+
+
+@pytest.fixture
+def report():
+    ways = [
+        figures(POINT, way, [answer(way.gamma, 2, 5)], [answer(0, 0, 2)])
+        for way in (PLAIN, FIVE, Way(5, "coupled", 10, ahead=True))
+    ]
+    ways[2]["gain"] = {"low": 1.2, "median": 1.25, "high": 1.3}
+    settings = {"point": {"draft_ms": 5.0, "target_ms": 30.0, "alpha": 0.67}, "laps": 1, "rounds": 6}
+    cell = {"draft_ms": 15.0, "alpha": 0.9}
+    facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
+    facts |= {"tracing": "off", "environment": {}, "machine": MACHINE, "seconds": 3.0}
+    return rounded({"benchmark": "overhead", **facts, "settings": settings, "ways": ways, "grid": [cell | ways[1]]})
+
+
+def test_the_section_says_what_the_json_says(report):
+    text = section(report)
+    assert "| γ 5, BLOCK | 4 | 3.000 | 2.756 | 60.00 (60.00–60.00) | 55.0 | 0.917 (0.917–0.917) |" in text
+    assert "| γ 5, COUPLED, ahead, +10 ms |" in text
+    assert "1.250 (1.200–1.300) |" in text
+    assert "| 0.50, 0.9, 0 | 5 | 3.00 | 2.76 |" in text
+    assert len(grids(report | {"grid": []})) == 2
+
+
+def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
+    source, results = tmp_path / "a.json", tmp_path / "RESULTS.md"
+    source.write_text(json.dumps(report))
+
+    def measure(options, arguments):
+        raise AssertionError("it was measured before")
+
+    benchmark = Benchmark(parse, measure, lambda _: "pair:Qwen/Q", section, grids)
+    assert run(benchmark, ["--from", str(source), "--write", "--results", str(results)]) == 0
+    assert section(report) in results.read_text()
+    assert json.loads((tmp_path / "results" / "pair-Qwen-Q.json").read_text()) == report
+    assert json.loads(capsys.readouterr().out) == report
+    source.write_text("{")
+    assert run(benchmark, ["--from", str(source)]) == 1
+    assert "cannot be read" in " ".join(capsys.readouterr().err.split())
