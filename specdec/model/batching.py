@@ -9,6 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind
 
 from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
+from specdec.model.ahead import Ahead
 from specdec.model.call import Call, Release
 from specdec.model.language_model import LanguageModel
 from specdec.model.pass_clock import PassClock
@@ -30,12 +31,15 @@ class Batching:
         waiting: calls and releases that have not started.
         running: calls that feed, longest unserved first.
         caches: of all sessions.
+        ahead: what idle time is used for.
         passes: forward passes so far.
         fed_tokens: tokens fed by them.
         failed_passes: passes that raised, in a row; 0 once one succeeds.
     """
 
-    def __init__(self, model: LanguageModel, advance: Advance, caches: SessionCaches, max_batch_tokens: int) -> None:
+    def __init__(
+        self, model: LanguageModel, advance: Advance, caches: SessionCaches, max_batch_tokens: int, ahead: Ahead
+    ) -> None:
         """Start with nothing to do.
 
         Args:
@@ -43,11 +47,13 @@ class Batching:
             advance: decides how works go on.
             caches: an empty set of them.
             max_batch_tokens: tokens of one pass at most.
+            ahead: gets the turns that nothing else needs.
         """
         self._model = model
         self._advance = advance
         self._max_batch_tokens = max_batch_tokens
         self.caches = caches
+        self.ahead = ahead
         self.waiting: list[Call | Release] = []
         self.running: list[Call] = []
         self.passes = 0
@@ -55,7 +61,7 @@ class Batching:
         self.failed_passes = 0
 
     def turn(self) -> None:
-        """Let go of calls that are over, start what waits, and run one forward pass."""
+        """Let go of calls that are over, start what waits, and run one forward pass: ahead if nothing else is due."""
         ended = {call for call in self.running if call.over}
         for call in ended:
             self._end(call)
@@ -63,6 +69,8 @@ class Batching:
         self._start_waiting()
         if self.running:
             self._run_pass()
+        elif self.ahead.pending:
+            self.ahead.run_pass()
 
     def _start_waiting(self) -> None:
         busy = {call.session_id for call in self.running}
@@ -99,9 +107,12 @@ class Batching:
         call.session = session = self.caches.get(call.session_id)
         session.check(prefix)
         self._check_tokens(prefix.tokens, prefix.base_length, "prefix.tokens")
-        first = call.work.begin([*session.tokens[: prefix.start], *prefix.tokens])
+        committed = [*session.tokens[: prefix.start], *prefix.tokens]
+        self.ahead.meet(session, call.work, committed)
+        first = call.work.begin(committed)
         # A work that is done without a pass has its committed tokens known from now on; room is theirs all the same.
-        feed = first if isinstance(first, Feed) else Feed([], 0)
+        # What has been fed behind them stays as it is.
+        feed = first if isinstance(first, Feed) else Feed(session.tokens[prefix.base_length :], 0)
         self._check_feed(feed, prefix.base_length)
         self.caches.reserve(session, prefix.base_length + max(len(feed.tokens), call.work.reach))
         session.released = False
@@ -109,6 +120,7 @@ class Batching:
         if isinstance(first, Done):
             call.answer(first)
             self.caches.rest(session)
+            self.ahead.expect(session, first.outlook)
             return False
         session.running = True
         session.leave(feed.rows)
@@ -171,6 +183,8 @@ class Batching:
             _logger.exception("a work could not go on")
             call.fail(error)
         self._end(call)
+        if isinstance(outcome, Done):
+            self.ahead.expect(call.session, outcome.outlook)
         return False
 
     def _feed_on(self, call: Call, feed: Feed) -> None:

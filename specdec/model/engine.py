@@ -16,6 +16,7 @@ from opentelemetry import trace
 
 from specdec.errors import NotReady, QueueFull, SpecdecError
 from specdec.fence import Fence
+from specdec.model.ahead import Ahead
 from specdec.model.batching import Batching
 from specdec.model.call import Call, Release
 from specdec.model.fences import Fences, stale
@@ -41,6 +42,7 @@ class EngineLimits:
         cache_tokens: tokens that cache room may be allocated for, over all sessions.
         max_queue: calls that wait to start, at least 1.
         idle_seconds: after this long without a call a session may make room for another.
+        ahead_tokens: tokens of a pass that is run while no call runs or waits, for likely next ones; 0: none is.
     """
 
     max_batch_tokens: int
@@ -48,10 +50,18 @@ class EngineLimits:
     cache_tokens: int
     max_queue: int
     idle_seconds: float
+    ahead_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Check the bounds."""
-        least = {"max_batch_tokens": 2, "max_sessions": 1, "cache_tokens": 1, "max_queue": 1, "idle_seconds": 0}
+        least = {
+            "max_batch_tokens": 2,
+            "max_sessions": 1,
+            "cache_tokens": 1,
+            "max_queue": 1,
+            "idle_seconds": 0,
+            "ahead_tokens": 0,
+        }
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ValueError(f"{name} must be at least {bound}")
@@ -66,10 +76,11 @@ class EngineState:
         sessions: sessions with a cache.
         cached_tokens: tokens held by all caches.
         reserved_tokens: tokens that room is set aside for.
-        passes: forward passes so far.
-        fed_tokens: tokens fed so far.
+        passes: forward passes so far, those ahead of a call too.
+        fed_tokens: tokens fed by them.
         evictions: sessions evicted so far.
-        failed_passes: passes that raised, in a row.
+        failed_passes: passes for calls that raised, in a row.
+        failed_passes_ahead: passes ahead that raised so far.
     """
 
     running: int = 0
@@ -80,6 +91,7 @@ class EngineState:
     fed_tokens: int = 0
     evictions: int = 0
     failed_passes: int = 0
+    failed_passes_ahead: int = 0
 
 
 class Engine:
@@ -103,7 +115,8 @@ class Engine:
         self.state = EngineState()
         self.heartbeat = time.monotonic()
         caches = SessionCaches(model, limits.max_sessions, limits.cache_tokens, limits.idle_seconds)
-        self._batching = Batching(model, advance, caches, limits.max_batch_tokens)
+        ahead = Ahead(model, advance, caches, limits.ahead_tokens)
+        self._batching = Batching(model, advance, caches, limits.max_batch_tokens, ahead)
         self._fences = Fences()
         self._inbox: queue.SimpleQueue[Call | Release | None] = queue.SimpleQueue()
         self._open: set[Call | Release] = set()
@@ -204,7 +217,8 @@ class Engine:
     def _take(self) -> bool:
         """Move what has come to the batch, waiting a heartbeat for it when there is nothing to do. False: end."""
         self.heartbeat = time.monotonic()
-        idle = not (self._batching.running or self._batching.waiting)
+        batching = self._batching
+        idle = not (batching.running or batching.waiting or batching.ahead.pending)
         while True:
             try:
                 job = self._inbox.get(timeout=HEARTBEAT_SECONDS) if idle else self._inbox.get_nowait()
@@ -212,7 +226,7 @@ class Engine:
                 return True
             if job is None:
                 return False
-            self._batching.waiting.append(job)
+            batching.waiting.append(job)
             idle = False
 
     def _show(self) -> None:
@@ -222,8 +236,9 @@ class Engine:
             sessions=len(caches),
             cached_tokens=caches.tokens,
             reserved_tokens=caches.room,
-            passes=batching.passes,
-            fed_tokens=batching.fed_tokens,
+            passes=batching.passes + batching.ahead.passes,
+            fed_tokens=batching.fed_tokens + batching.ahead.fed_tokens,
             evictions=caches.evictions,
             failed_passes=batching.failed_passes,
+            failed_passes_ahead=batching.ahead.failed_passes,
         )

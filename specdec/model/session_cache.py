@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from specdec.errors import PrefixMissing
 from specdec.model.language_model import KVCache
+from specdec.model.prospect import Branch, Prospect
 from specdec.prefix import CommittedPrefix, PrefixDigest, common_length
 
 
@@ -22,6 +23,7 @@ class SessionCache:
         running: whether a call is being served.
         released: whether the caller has given it up, to be kept warm only as long as nobody needs the room.
         used_at: monotonic seconds of the last call's end.
+        prospect: how it may go on, while it rests; forgotten by whatever changes the sequence.
     """
 
     def __init__(self, session_id: str, cache: KVCache) -> None:
@@ -33,6 +35,7 @@ class SessionCache:
         self.running = False
         self.released = False
         self.used_at = 0.0
+        self.prospect: Prospect | None = None
         self._committed = PrefixDigest()
 
     @property
@@ -62,6 +65,17 @@ class SessionCache:
             self._committed = PrefixDigest()
         return shared
 
+    def adopt(self, branch: Branch) -> None:
+        """Make the sequence what a branch stands on and what has been fed for it. All other branches are forgotten."""
+        self.cache.adopt(branch.tip)
+        self.tokens[branch.start :] = branch.tokens[: len(branch.entries)]
+        self.prospect = None
+
+    def look_away(self) -> None:
+        """Forget how it may go on."""
+        self.cache.cut(self.cache.length)
+        self.prospect = None
+
     def leave(self, rows: int) -> None:
         """Cut the cache such that the last ``rows`` positions, and at least one, are still to feed."""
         self.cache.cut(min(self.cache.length, len(self.tokens) - max(rows, 1)))
@@ -77,6 +91,7 @@ class SessionCache:
             Committed tokens held.
         """
         self.cache.cut(min(keep, self.cache.length))
+        self.prospect = None
         committed = min(committed, len(self.tokens))
         del self.tokens[max(committed, self.cache.length) :]
         self._committed.update(self.tokens[self._committed.length : committed])

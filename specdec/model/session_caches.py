@@ -1,6 +1,7 @@
 """All sessions' caches within a budget, and which of them make room for a newcomer."""
 
 import time
+from collections.abc import Iterator
 
 from specdec.errors import CacheFull
 from specdec.model.language_model import LanguageModel
@@ -40,6 +41,9 @@ class SessionCaches:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __iter__(self) -> Iterator[SessionCache]:
+        return iter(self._sessions.values())
+
     @property
     def tokens(self) -> int:
         """Tokens held by all caches together."""
@@ -63,6 +67,20 @@ class SessionCaches:
         self._evict(missing, len(self) + newcomer - self._max_sessions, session)
         self._sessions[session.session_id] = session
         self._set_room(session, room)
+
+    def extend(self, session: SessionCache, length: int) -> bool:
+        """Set free room aside for entries that are of use but not needed, ``length`` tokens in all.
+
+        What a cache has once taken stays with its session, so half of the budget is left to those who need it.
+
+        Returns:
+            Whether there is the room.
+        """
+        room = session.cache.capacity_for(length)
+        if room > session.room and self.room + room - session.room > self._cache_tokens // 2:
+            return False
+        self._set_room(session, max(room, session.room))
+        return True
 
     def rest(self, session: SessionCache) -> None:
         """Note that a session's call has ended: it is now the last used one, with room for what it holds, if any."""

@@ -32,11 +32,13 @@ class Done:
         keep: the cache keeps at most this many leading tokens of the sequence.
         committed: this many leading tokens of the sequence are committed: they stay known, fed or not, and are
             acknowledged to the caller.
+        outlook: what may be asked of the session next, for the engine's idle time; None: nothing is expected.
     """
 
     result: Any
     keep: int
     committed: int
+    outlook: "Outlook | None" = None
 
 
 class Work(Protocol):
@@ -66,6 +68,42 @@ class Work(Protocol):
 
     def cut_short(self) -> Done | None:
         """Return what can still be answered after a forward pass for this work has failed; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A call that a resting session may get next.
+
+    Attributes:
+        work: what would be asked; it wants one row at a time.
+        start: how many leading tokens of the present sequence it stands on, no fewer than the committed ones.
+        tokens: at least one: what else it stands on.
+        weight: how likely it is; of all that may be drafted ahead the likeliest go first.
+    """
+
+    work: Work
+    start: int
+    tokens: list[int]
+    weight: float
+
+
+class Outlook(Protocol):
+    """What a service expects of a session that rests; used on the engine's thread."""
+
+    def forks(self) -> Sequence[Fork]:
+        """Return likely next calls; asked once at most, when the engine has nothing else to do."""
+
+    def meet(self, work: Any, committed: Sequence[int], ahead: Any | None) -> bool:
+        """Take note of the call that came, before it begins.
+
+        Args:
+            work: what it wants.
+            committed: all the tokens it stands on.
+            ahead: the work of the fork that stands on the very same, as far as it got; None: there is none.
+
+        Returns:
+            Whether the call's work goes on from where that one got: the sequence is then what has been fed for it.
+        """
 
 
 Outcome = Feed | Done | SpecdecError

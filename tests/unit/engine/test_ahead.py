@@ -1,0 +1,297 @@
+"""Idle time goes to branches of resting sessions: a call that was foreseen finds its tokens, any other nothing."""
+
+import asyncio
+import logging
+
+import pytest
+import torch
+
+from specdec.errors import NumericalFailure
+from specdec.model.engine import Done, Feed
+from specdec.model.language_model import Branches
+from specdec.model.work import Fork
+from tests.unit.engine.hash_model import (
+    DraftWork,
+    Gate,
+    HashCache,
+    HashModel,
+    Running,
+    fence,
+    fresh_draft,
+    prefix_of,
+    row_of,
+)
+
+GAMMA = 3
+COMMITTED = [1, 2, 3]
+
+
+class BranchingCache(HashCache):
+    """Keeps branches behind its sequence, and of each entry the tokens that lead to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = []
+
+    def cut(self, length):
+        super().cut(length)
+        self.branches = []
+
+    def path(self, index):
+        """Return the tokens that lead to an entry."""
+        if index < self.length:
+            return self.held[: index + 1]
+        return [*self.path(self.branches[index - self.length]), self.held[index]]
+
+    def adopt(self, index):
+        self.held = self.path(index)
+        self.length, self.branches = len(self.held), []
+
+
+class BranchingModel(HashModel):
+    """Fails as told on passes that hold branches."""
+
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.ahead = []  # tokens of each pass that were branches'
+
+    def forward(self, segments):
+        self.ahead.append(sum(len(segment.tokens) for segment in segments if isinstance(segment, Branches)))
+        return super().forward(segments)
+
+    def new_cache(self):
+        self.caches.append(BranchingCache())
+        return self.caches[-1]
+
+    def _feed(self, segment):
+        if not isinstance(segment, Branches):
+            segment.cache.branches = []
+            return super()._feed(segment)
+        if self.broken:
+            raise RuntimeError("out of memory")
+        cache = segment.cache
+        cache.held[cache.length + len(cache.branches) :] = segment.tokens
+        cache.branches += segment.parents
+        end = cache.length + len(cache.branches)
+        cache.capacity = cache.capacity_for(end)
+        return torch.stack([row_of(cache.path(index)) for index in range(end - segment.rows, end)])
+
+
+class ForesightedWork(DraftWork):
+    """Drafts greedily, begins with what is there, and expects given outcomes: an accept index and a token each."""
+
+    def __init__(self, prefix, gamma=GAMMA, outcomes=(), weights=None):
+        super().__init__(prefix, gamma)
+        self.outcomes = outcomes
+        self.weights = weights or [1.0] * len(outcomes)
+        self.found = None
+
+    def begin(self, committed):
+        super().begin(committed)
+        return self.done() if len(self.drawn) == self.gamma else Feed(list(self.drawn), 1)
+
+    def step(self, rows):
+        outcome = super().step(rows)
+        return self.done() if isinstance(outcome, Done) else outcome
+
+    def done(self):
+        base_length = self.prefix.base_length
+        return Done(list(self.drawn), base_length + self.gamma - 1, base_length, self)
+
+    def forks(self):
+        start = self.prefix.base_length
+        return [
+            Fork(AheadWork(start + index + 1, self.gamma), start + index, [token], weight)
+            for (index, token), weight in zip(self.outcomes, self.weights, strict=True)
+        ]
+
+    def meet(self, work, committed, ahead):
+        work.found = ahead and len(ahead.drawn)
+        work.drawn = ahead.drawn[: work.gamma] if ahead else []
+        return bool(work.drawn)
+
+
+class AheadWork(DraftWork):
+    def __init__(self, base_length, gamma):
+        super().__init__(prefix_of([0] * base_length), gamma)
+
+
+class FailingAhead(AheadWork):
+    def step(self, rows):
+        return NumericalFailure("not finite")
+
+
+async def rest(engine):
+    """Wait until all that can be done ahead has been done."""
+    await engine.release("nobody", fence(), 0)  # comes after the last answer has been followed up
+    await until(lambda: not engine._batching.ahead.pending)
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def after(committed, drafted, index, token):
+    return [*committed, *drafted[:index], token]
+
+
+@pytest.mark.parametrize("index", range(GAMMA))
+async def test_a_call_that_was_foreseen_is_answered_at_once_and_goes_on_as_if_it_had_not_been(index):
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        outcomes = [(place, token) for place in range(GAMMA) for token in (7, 9)]
+        drafted = (await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=outcomes))).result
+        await rest(engine)
+        committed = after(COMMITTED, drafted, index, 9)
+        answer = await engine.run(ForesightedWork(prefix_of(committed, start=3), outcomes=[(GAMMA - 1, 5)]))
+        assert answer.result == fresh_draft(committed, GAMMA)
+        assert (answer.passes, answer.fed_tokens, answer.reused_length) == (0, 0, len(committed))
+
+        await rest(engine)
+        committed = after(committed, answer.result, GAMMA - 1, 5)
+        answer = await engine.run(ForesightedWork(prefix_of(committed, start=len(committed) - GAMMA)))
+        assert (answer.result, answer.passes) == (fresh_draft(committed, GAMMA), 0)
+
+
+async def test_a_call_that_was_not_foreseen_finds_nothing_and_all_that_was_fed_before():
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        drafted = (await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=[(1, 7)]))).result
+        await rest(engine)
+        for committed, reused in (([*COMMITTED, drafted[0], 8], 4), ([*COMMITTED[:2], 7], 2)):
+            work = ForesightedWork(prefix_of(committed))
+            answer = await engine.run(work)
+            assert (answer.result, work.found) == (fresh_draft(committed, GAMMA), None)
+            assert (answer.passes, answer.reused_length) == (GAMMA, reused)
+
+
+@pytest.mark.parametrize(("gamma", "passes"), [(1, 0), (2, 0), (4, 1), (5, 2)])
+async def test_what_is_there_is_cut_to_what_is_asked_or_continued(gamma, passes):
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        drafted = (await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=[(2, 7)]))).result
+        await rest(engine)
+        committed = after(COMMITTED, drafted, 2, 7)
+        answer = await engine.run(ForesightedWork(prefix_of(committed), gamma))
+        assert (answer.result, answer.passes) == (fresh_draft(committed, gamma), passes)
+        assert engine._batching.caches.get("s").cache.length == len(committed) + gamma - 1
+
+
+async def test_a_call_waits_for_one_pass_ahead_at_most_and_takes_what_is_there():
+    model = BranchingModel()
+    gate = Gate(model)
+    async with Running(model, ahead_tokens=8) as engine:
+        gate.open(GAMMA)
+        drafted = (await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=[(0, 7)]))).result
+        for _ in range(GAMMA + 1):
+            await asyncio.to_thread(gate.arrived.acquire)  # the last one is the first ahead
+        committed = after(COMMITTED, drafted, 0, 7)
+        work = ForesightedWork(prefix_of(committed))
+        other = asyncio.create_task(engine.run(DraftWork(prefix_of([5], "other"), 2)))
+        call = asyncio.create_task(engine.run(work))
+        await until(lambda: engine.queue_length == 2)
+        gate.open()
+        assert (await call).result == fresh_draft(committed, GAMMA)
+        assert work.found == 1
+        assert (await other).result == fresh_draft([5], 2)
+    assert model.passes[GAMMA:] == [[(1, 1)], [(1, 1), (1, 1)], [(1, 1), (1, 1)]]
+
+
+async def test_nothing_is_done_ahead_while_calls_run():
+    model = BranchingModel()
+    async with Running(model, ahead_tokens=8) as engine:
+        await asyncio.gather(
+            engine.run(DraftWork(prefix_of([5], "long"), 40)),
+            engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=[(0, 7)])),
+        )
+        await rest(engine)
+    assert model.ahead == [0] * (len(model.ahead) - GAMMA) + [1] * GAMMA
+    assert len(model.ahead) >= 40 + GAMMA
+
+
+async def test_the_likeliest_go_first_and_a_pass_stays_within_its_bound():
+    model = BranchingModel()
+    async with Running(model, ahead_tokens=2) as engine:
+        outcomes, weights = [(0, 5), (0, 7), (1, 9), (2, 11)], [0.1, 0.4, 0.3, 0.2]
+        for name in ("a", "b"):
+            await engine.run(ForesightedWork(prefix_of(COMMITTED, name), 4, outcomes, weights))
+        await rest(engine)
+        assert max(model.ahead) == 2
+        assert sum(model.ahead) == 2 * 2 * 4
+        for name in ("a", "b"):
+            kept = engine._batching.caches.get(name).prospect.branches
+            assert [branch.weight for branch in kept] == [0.4, 0.3]
+
+
+async def test_release_a_smaller_one_too_forgets_what_was_foreseen():
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        for keep in (0, 2):
+            drafted = (await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=[(0, 7)]))).result
+            await rest(engine)
+            await engine.release("s", fence(), keep)
+            work = ForesightedWork(prefix_of(after(COMMITTED, drafted, 0, 7)))
+            assert (await engine.run(work)).passes == GAMMA
+            assert work.found is None
+
+
+async def test_branches_take_free_room_alone_and_no_more_than_half_of_it():
+    async with Running(BranchingModel(), ahead_tokens=8, cache_tokens=64) as engine:  # eight steps of eight
+        outcomes = [(0, token) for token in range(8)]  # three entries each
+        await engine.run(ForesightedWork(prefix_of(COMMITTED), outcomes=outcomes))
+        await rest(engine)
+        caches = engine._batching.caches
+        assert caches.room == 32
+        assert engine._batching.ahead.passes == GAMMA
+        await engine.run(ForesightedWork(prefix_of(COMMITTED, "t"), outcomes=outcomes))
+        await rest(engine)
+        assert (caches.room, caches.evictions) == (40, 0)
+        assert not caches.get("t").cache.branches
+        await engine.run(DraftWork(prefix_of(COMMITTED * 7, "u"), 2))  # a call has the other half
+        assert (caches.room, caches.evictions) == (64, 0)
+
+
+async def test_a_branch_that_fails_is_dropped_alone():
+    class Work(ForesightedWork):
+        def forks(self):
+            return [*super().forks(), Fork(FailingAhead(4, GAMMA), 3, [9], 0.5)]
+
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        await engine.run(Work(prefix_of(COMMITTED), outcomes=[(0, 7)]))
+        await rest(engine)
+        assert [branch.tokens[0] for branch in engine._batching.caches.get("s").prospect.branches] == [7]
+
+
+async def test_failed_passes_ahead_are_nobodys_and_end_with_the_third(caplog):
+    caplog.set_level(logging.ERROR)
+    model = BranchingModel()
+    model.broken = True
+    committed = list(COMMITTED)
+    async with Running(model, ahead_tokens=8) as engine:
+        for _ in range(5):
+            drafted = (await engine.run(ForesightedWork(prefix_of(committed), outcomes=[(0, 7)]))).result
+            assert drafted == fresh_draft(committed, GAMMA)
+            await rest(engine)
+            committed = after(committed, drafted, 0, 7)
+        assert (engine.state.failed_passes_ahead, engine.state.failed_passes) == (3, 0)
+    assert len(caplog.records) == 3
+    assert "from now on" in caplog.records[-1].message
+
+
+async def test_a_look_at_what_comes_after_a_branch_opens_more_behind_it():
+    class Look(AheadWork):
+        def step(self, rows):
+            outlook = ForesightedWork(prefix_of([0] * self.prefix.base_length), outcomes=[(0, 7), (0, 9)])
+            return Done(None, 0, 0, outlook)
+
+    class Work(ForesightedWork):
+        def forks(self):
+            base_length = self.prefix.base_length
+            return [Fork(Look(base_length + GAMMA, 1), base_length + GAMMA - 1, self.drawn[-1:], 0.5)]
+
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        drafted = (await engine.run(Work(prefix_of(COMMITTED)))).result
+        await rest(engine)
+        committed = after(COMMITTED, drafted, GAMMA, 9)
+        work = ForesightedWork(prefix_of(committed))
+        answer = await engine.run(work)
+        assert (answer.result, answer.passes, work.found) == (fresh_draft(committed, GAMMA), 0, GAMMA)
