@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from coordinator.session import Session
 from specdec.prefix import CommittedPrefix, PrefixDigest
+from specdec.serving.calls import CallStream
 from specdec.v1 import common_pb2
 from specdec.wire import prefix_to_message
 
@@ -14,11 +15,13 @@ class Acknowledged:
 
     Attributes:
         address: of the replica.
+        stream: carries the session's calls to it.
         cached_length: committed tokens, some of which the session may not hold yet: draft tokens just accepted.
         digest: of as many of them as the last call stood on.
     """
 
     address: str
+    stream: CallStream
     cached_length: int = 0
     digest: PrefixDigest = field(default_factory=PrefixDigest)
 

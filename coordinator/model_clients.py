@@ -1,108 +1,29 @@
 """The calls of a round: Propose and Verify, each on a replica that has the session's cache warm.
 
-A call says which committed tokens it stands on, from the length that the replica has last acknowledged; a replica that
-does not hold them is asked again from 0. A replica that is away is left for the next one. A draft that fails means a
-round without draft tokens; a target that is away is waited for.
+A replica that is away is left for the next one. A draft that fails means a round without draft tokens; a target that is
+away is waited for.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import structlog
 
-from coordinator.acknowledged import Acknowledged
 from coordinator.gamma import within_draft
 from coordinator.replicas import Replica, Replicas
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session
-from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError, StaleFence
-from specdec.serving.calls import call
+from coordinator.session_clients import AWAY, MakeRequest, SessionClients
+from specdec.errors import CacheFull, PeerUnavailable, QueueFull, SpecdecError, StaleFence
 from specdec.v1 import common_pb2, draft_pb2, target_pb2
-from specdec.wire import fence_to_message, params_to_message, verification_to_message
+from specdec.wire import params_to_message, verification_to_message
 
-RELEASE_TIMEOUT_SECONDS = 5.0
 MAX_PROPOSAL_BYTES = 2**20  # 64 draft tokens with distributions of 1024 entries take 0.6 MiB
 ATTEMPTS = 5  # of a call to the target, each on a replica that said it is there
-_AWAY = (PeerUnavailable, NotReady)
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
-MakeRequest = Callable[[common_pb2.CommittedPrefix], Any]
 
-
-class _Clients:
-    """What both kinds of client do: keep to a warm replica, send what is missing, release."""
-
-    def __init__(self, replicas: Replicas, method: str, timeout: float) -> None:
-        self._replicas = replicas
-        self._method = method
-        self._timeout = timeout
-        self._acknowledged: dict[str, Acknowledged] = {}  # by session id
-
-    async def release(self, session: Session, *, keep_length: int) -> None:
-        """Give the session's cache up where it is warm, but for its first tokens."""
-        address = session.replicas.get(self._replicas.service)
-        warm = [replica for replica in self._replicas.usable() if replica.address == address]
-        await self._release_on(warm, session, keep_length)
-
-    async def free(self, session: Session) -> None:
-        """Free the session's cache wherever it may be: a round that runs may not have been committed."""
-        await self._release_on(self._replicas.usable(), session, 0)
-
-    async def _release_on(self, replicas: Sequence[Replica], session: Session, keep_length: int) -> None:
-        self.forget(session)
-        fence = fence_to_message(session.fence)
-        request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_length=keep_length)
-        for replica in replicas:
-            try:
-                await self._call(replica, "Release", request, RELEASE_TIMEOUT_SECONDS)
-            except SpecdecError as error:  # it is away, or another has claimed the session: nothing to give
-                logger.debug("not released", session=session.session_id, why=error.message)
-
-    def forget(self, session: Session) -> None:
-        """Forget what a replica holds; the next answer asks again."""
-        self._acknowledged.pop(session.session_id, None)
-
-    def _candidates(self, session: Session) -> list[Replica]:
-        """Return the usable replicas: the session's own first, then those with few sessions."""
-        usable = [replica for replica in self._replicas.usable() if self._fits(replica, session)]
-        loads = [acknowledged.address for acknowledged in self._acknowledged.values()]
-        warm = session.replicas.get(self._replicas.service)
-        return sorted(usable, key=lambda replica: (replica.address != warm, loads.count(replica.address)))
-
-    def _fits(self, replica: Replica, session: Session) -> bool:  # noqa: ARG002
-        """Whether the replica may serve the session."""
-        return True
-
-    async def _ask(self, replica: Replica, session: Session, make_request: MakeRequest) -> Any:
-        """Ask a replica, once more from 0 when it does not hold what it is thought to hold."""
-        held = self._acknowledged.get(session.session_id)
-        if held is None or held.address != replica.address:
-            held = Acknowledged(replica.address)
-        session.replicas[self._replicas.service] = replica.address  # from now on it may hold something to release
-        try:
-            response = await self._send(replica, make_request(held.prefix(session)))
-        except PrefixMissing:
-            held = Acknowledged(replica.address)
-            response = await self._send(replica, make_request(held.prefix(session)))
-        held.cached_length = response.cached_length
-        self._acknowledged[session.session_id] = held
-        return response
-
-    async def _send(self, replica: Replica, request: Any) -> Any:
-        try:
-            return await self._call(replica, self._method, request, self._timeout)
-        except _AWAY:
-            self._replicas.lost(replica)
-            raise
-
-    async def _call(self, replica: Replica, method: str, request: Any, timeout: float) -> Any:
-        path = f"{self._replicas.path}/{method}"
-        return await call(getattr(replica.stub, method), path, request, timeout=timeout, address=replica.address)
-
-
-class DraftClients(_Clients):
+class DraftClients(SessionClients):
     """Proposes through the draft service. Whatever happens to a draft, there is an outcome."""
 
     def __init__(self, replicas: Replicas, *, timeout: float) -> None:
@@ -113,7 +34,7 @@ class DraftClients(_Clients):
             timeout: seconds after which only a failure explains a draft's silence. It must not be so tight that a
                 slow proposal is dropped: whether a proposal counts may not depend on its tokens.
         """
-        super().__init__(replicas, "Propose", timeout)
+        super().__init__(replicas, "ProposeStream", timeout)
 
     async def propose(self, session: Session, gamma: int) -> Drafted:
         """Ask for gamma draft tokens, at least 1.
@@ -132,7 +53,7 @@ class DraftClients(_Clients):
                 return Drafted(fallback=Fallback.DRAFT_CONTEXT)
             try:
                 response = await self._ask(replica, session, _propose_request(session, within))
-            except _AWAY:
+            except AWAY:
                 continue
             except StaleFence:
                 raise
@@ -150,7 +71,7 @@ class DraftClients(_Clients):
         return Drafted(fallback=Fallback.DRAFT_OVERLOADED if full else Fallback.DRAFT_UNAVAILABLE, seconds=seconds)
 
 
-class TargetClients(_Clients):
+class TargetClients(SessionClients):
     """Verifies through the target service."""
 
     def __init__(self, replicas: Replicas, *, timeout: float, patience: float) -> None:
@@ -161,7 +82,7 @@ class TargetClients(_Clients):
             timeout: seconds after which a replica counts as away.
             patience: seconds to wait for a replica when all are away.
         """
-        super().__init__(replicas, "Verify", timeout)
+        super().__init__(replicas, "VerifyStream", timeout)
         self._patience = patience
 
     @property
@@ -182,7 +103,7 @@ class TargetClients(_Clients):
             replica = await self._await_replica(session)
             try:
                 response = await self._ask(replica, session, make_request)
-            except _AWAY as error:
+            except AWAY as error:
                 logger.warning("verify failed", session=session.session_id, address=replica.address, why=error.message)
             except SpecdecError:
                 self.forget(session)
@@ -192,11 +113,13 @@ class TargetClients(_Clients):
         raise _no_target()
 
     async def _await_replica(self, session: Session) -> Replica:
+        if replica := next(self._candidates(session), None):
+            return replica
         try:
-            await self._replicas.wait_for(lambda: self._candidates(session), self._patience)
+            await self._replicas.wait_for(lambda: any(self._candidates(session)), self._patience)
         except TimeoutError as error:
             raise _no_target() from error
-        return self._candidates(session)[0]
+        return next(self._candidates(session))
 
     def _fits(self, replica: Replica, session: Session) -> bool:
         """Whether it serves the model that the session was begun with."""

@@ -56,6 +56,8 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
             timings=answer_timings(answer),
         )
 
+    ProposeStream = Propose  # message by message: see specdec.serving.interceptor
+
     async def Release(self, request: common_pb2.ReleaseRequest, context: Any) -> common_pb2.ReleaseResponse:  # noqa: N802
         """Give a session's cache up, and with all of it what is kept beside it."""
         response = await super().Release(request, context)

@@ -45,6 +45,8 @@ class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):
             timings=answer_timings(answer),
         )
 
+    VerifyStream = Verify  # message by message: see specdec.serving.interceptor
+
     def _limits(self) -> TargetLimits:
         return TargetLimits(
             vocabulary_size=self.model.vocabulary_size,

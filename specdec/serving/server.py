@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from specdec.serving import telemetry
-from specdec.serving.calls import CallInterceptor
+from specdec.serving.interceptor import CallInterceptor
 from specdec.serving.settings import ServiceSettings
 from specdec.serving.watches import WatchInterceptor
 
@@ -96,8 +96,8 @@ class Server:
             TypeError: a method is neither a coroutine function nor an async generator function.
         """
         for name, handler in handlers.items():
-            unary, stream = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-            if not (unary(handler.unary_unary) or stream(handler.unary_stream)):
+            answers_one = inspect.iscoroutinefunction(handler.unary_unary or handler.stream_stream)
+            if not (answers_one or inspect.isasyncgenfunction(handler.unary_stream)):
                 raise TypeError(f"{service_name}/{name} must be a coroutine or an async generator function")
         self._grpc.add_registered_method_handlers(service_name, handlers)
         self._services.append(service_name)
@@ -167,9 +167,10 @@ class Server:
     async def stop(self, grace: float) -> None:
         """Close the ports, give running calls ``grace`` seconds and cancel what is left then. Call it once.
 
-        Watches of health and streams of reflection are ended, not waited for.
+        Watches of health, streams of reflection, and streams that wait for a request are ended, not waited for.
         """
         self._watches.closing.set()
+        self._calls.close_streams()
         await self._grpc.stop(grace)
         try:  # handlers cancelled now still have to let go of what they hold
             async with asyncio.timeout(LETTING_GO_SECONDS):

@@ -8,7 +8,7 @@ channel cannot trace itself. Logs are JSON lines on stderr; neither they nor the
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIServer
@@ -62,16 +62,16 @@ def tracer() -> trace.Tracer:
     return trace.get_tracer("specdec")
 
 
-def inject() -> tuple[tuple[str, str], ...]:
-    """Return the current trace context as gRPC metadata (W3C ``traceparent`` unless OTEL_PROPAGATORS differs)."""
+def inject() -> dict[str, str]:
+    """Return the current trace context (W3C ``traceparent`` unless OTEL_PROPAGATORS differs), keys in lower case."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return tuple((key.lower(), value) for key, value in carrier.items())
+    return {key.lower(): value for key, value in carrier.items()}
 
 
-def extract(metadata: Sequence[tuple[str, str | bytes]]) -> Context:
-    """Return the trace context that a call's metadata carries; an empty one when there is none."""
-    return propagate.extract({key: value for key, value in metadata if isinstance(value, str)}, Context())
+def extract(carrier: Mapping[str, str]) -> Context:
+    """Return the trace context that came with a call; an empty one when there is none."""
+    return propagate.extract(carrier, Context())
 
 
 class MetricsServer:

@@ -121,6 +121,8 @@ class FakeTarget(FakeModel, target_pb2_grpc.TargetServiceServicer):
             logprobs=[common_pb2.TokenLogprobs(token_id=token, logprob=-1) for token in block] if wanted else [],
         )
 
+    VerifyStream = Verify
+
 
 class FakeDraft(FakeModel, draft_pb2_grpc.DraftServiceServicer):
     eos_at = 10**6
@@ -143,6 +145,8 @@ class FakeDraft(FakeModel, draft_pb2_grpc.DraftServiceServicer):
             proposal=common_pb2.Proposal(draft_tokens=draft_tokens, draft_distributions=one),
             cached_length=len(tokens),
         )
+
+    ProposeStream = Propose
 
 
 @asynccontextmanager

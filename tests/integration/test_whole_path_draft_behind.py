@@ -48,6 +48,8 @@ class DisturbedDraft(DraftServicer):
             await self.engine.release(request.prefix.session_id, fence_from_message(request.prefix.fence), 0)
         return await super().Propose(request, context)
 
+    ProposeStream = Propose
+
 
 class DriftingCache(TensorCache):
     """Keeps, where tokens were cut, the first of them in place of the one that follows: a trim that is off by one."""

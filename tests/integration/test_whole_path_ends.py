@@ -36,7 +36,7 @@ async def path(redis_server, models):
 
 def request(first, gamma=3, limit=24, prompt_length=10, **fields):
     return {
-        "token_ids": [first, *range(1, prompt_length)],
+        "token_ids": [first, *(position % 250 for position in range(1, prompt_length))],
         "sampling_params": {"temperature": 1.0, "seed": first, "max_new_tokens": limit, "ignore_eos": True},
         "speculation": {"gamma": gamma, "verification": COUPLED},
     } | fields

@@ -30,6 +30,8 @@ class LyingDraft(DraftServicer):
         self.lie(response)
         return response
 
+    ProposeStream = Propose
+
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def path(redis_server):

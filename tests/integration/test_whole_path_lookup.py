@@ -34,6 +34,8 @@ class CountingDraft(DraftServicer):
         self.calls.append((request.prefix.start, len(request.prefix.tokens)))
         return response
 
+    ProposeStream = Propose
+
 
 def draft_of(kind, **settings):
     return serving_draft(DRAFTS[kind], servicer_class=CountingDraft, **settings)

@@ -41,6 +41,8 @@ class TinyService(draft_pb2_grpc.DraftServiceServicer):
             await call(stub.Release, path, common_pb2.ReleaseRequest(), timeout=10, address=self.address)
         return draft_pb2.ProposeResponse()
 
+    ProposeStream = Propose
+
     async def Release(self, request, context):
         return common_pb2.ReleaseResponse()
 

@@ -1,0 +1,113 @@
+"""What the clients of both model services do: keep a session to a warm replica, send what it lacks, release it.
+
+A call says which committed tokens it stands on, from the length that the replica has last acknowledged; a replica that
+does not hold them is asked again from 0. The calls of an answer to a replica share a stream.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import structlog
+
+from coordinator.acknowledged import Acknowledged
+from coordinator.replicas import Replica, Replicas
+from coordinator.session import Session
+from specdec.errors import NotReady, PeerUnavailable, PrefixMissing, SpecdecError
+from specdec.serving.calls import CallStream, call
+from specdec.v1 import common_pb2
+from specdec.wire import fence_to_message
+
+RELEASE_TIMEOUT_SECONDS = 5.0
+AWAY = (PeerUnavailable, NotReady)
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+MakeRequest = Callable[[common_pb2.CommittedPrefix], Any]
+
+
+class SessionClients:
+    """Keeps sessions to replicas of one service; a client of the service builds on it."""
+
+    def __init__(self, replicas: Replicas, method: str, timeout: float) -> None:
+        """Name the service.
+
+        Args:
+            replicas: of the service.
+            method: that takes and answers a stream of requests.
+            timeout: seconds until a request is given up.
+        """
+        self._replicas = replicas
+        self._method = method
+        self._timeout = timeout
+        # By identity, while an answer is generated: until the former claim on a session that is taken over has ended,
+        # there are two of them, each with calls of its own.
+        self._acknowledged: dict[int, Acknowledged] = {}
+
+    async def release(self, session: Session, *, keep_length: int) -> None:
+        """Give the session's cache up where it is warm, but for its first tokens."""
+        address = session.replicas.get(self._replicas.service)
+        warm = [replica for replica in self._replicas.usable() if replica.address == address]
+        await self._release_on(warm, session, keep_length)
+
+    async def free(self, session: Session) -> None:
+        """Free the session's cache wherever it may be: a round that runs may not have been committed."""
+        await self._release_on(self._replicas.usable(), session, 0)
+
+    async def _release_on(self, replicas: Sequence[Replica], session: Session, keep_length: int) -> None:
+        fence = fence_to_message(session.fence)
+        request = common_pb2.ReleaseRequest(session_id=session.session_id, fence=fence, keep_length=keep_length)
+        path = f"{self._replicas.path}/Release"
+        for replica in replicas:
+            try:
+                await call(
+                    replica.stub.Release, path, request, timeout=RELEASE_TIMEOUT_SECONDS, address=replica.address
+                )
+            except SpecdecError as error:  # it is away, or another has claimed the session: nothing to give
+                logger.debug("not released", session=session.session_id, why=error.message)
+
+    def forget(self, session: Session) -> None:
+        """Forget what a replica holds, and end the stream to it; the next call asks again. No call may be running."""
+        if held := self._acknowledged.pop(id(session), None):
+            held.stream.close()
+
+    def _candidates(self, session: Session) -> Iterator[Replica]:
+        """Give the usable replicas: the session's own first, then those with few sessions."""
+        usable = [replica for replica in self._replicas.usable() if self._fits(replica, session)]
+        warm = session.replicas.get(self._replicas.service)
+        yield from (replica for replica in usable if replica.address == warm)
+        loads = Counter(acknowledged.address for acknowledged in self._acknowledged.values())
+        others = [replica for replica in usable if replica.address != warm]
+        yield from sorted(others, key=lambda replica: loads[replica.address])
+
+    def _fits(self, replica: Replica, session: Session) -> bool:  # noqa: ARG002
+        """Whether the replica may serve the session."""
+        return True
+
+    async def _ask(self, replica: Replica, session: Session, make_request: MakeRequest) -> Any:
+        """Ask a replica, once more from 0 when it does not hold what it is thought to hold."""
+        held = self._acknowledged.get(id(session))
+        if held is None or held.address != replica.address:
+            held = self._begin(replica, session)
+        try:
+            response = await self._send(replica, held, make_request(held.prefix(session)))
+        except PrefixMissing:
+            held.cached_length = 0
+            response = await self._send(replica, held, make_request(held.prefix(session)))
+        held.cached_length = response.cached_length
+        return response
+
+    def _begin(self, replica: Replica, session: Session) -> Acknowledged:
+        self.forget(session)
+        session.replicas[self._replicas.service] = replica.address  # from now on it may hold something to release
+        method = getattr(replica.stub, self._method)
+        stream = CallStream(method, f"{self._replicas.path}/{self._method}", replica.address)
+        held = self._acknowledged[id(session)] = Acknowledged(replica.address, stream)
+        return held
+
+    async def _send(self, replica: Replica, held: Acknowledged, request: Any) -> Any:
+        try:
+            return await held.stream.call(request, timeout=self._timeout)
+        except AWAY:
+            self._replicas.lost(replica)
+            raise

@@ -1,0 +1,171 @@
+"""What happens around every call that a server takes: its span, its errors, its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import grpc
+import structlog
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from specdec.errors import NotReady, SpecdecError
+from specdec.serving import names
+from specdec.serving.call_spans import SERVER_FAULTS, finish_server, server_span
+from specdec.serving.status import to_status
+from specdec.serving.telemetry import extract
+from specdec.serving.watches import PLUMBING
+
+# A call that ends unfinished within this many seconds of its deadline is taken to have run into it: the caller's
+# clock started earlier than ours, by the time the request was on the way, so its cancellation comes first.
+DEADLINE_TOLERANCE_SECONDS = 0.1
+
+Metadata = Sequence[tuple[str, str | bytes]]
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Gives every call a SERVER span for its whole life, and every error a status.
+
+    Handlers are coroutines (unary) or async generators (server stream). A stream of requests is a sequence of calls:
+    its handler is the unary one, which gets and answers one message at a time, and each is a call with its span.
+
+    Handlers raise SpecdecError; anything else is INTERNAL without a word of it for the caller, and a log line. A
+    cancellation passes through untouched; a stream's generator is closed in its own task before its call ends, not
+    when it is garbage. Health and reflection pass by: every probe would make a span.
+
+    Attributes:
+        idle: set while no handler is running.
+    """
+
+    def __init__(self) -> None:
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._running = 0
+        self._between: set[asyncio.Timeout] = set()  # of the streams that wait for a request
+        self._closing = False
+
+    def close_streams(self) -> None:
+        """End streams of requests, each once the message in work is answered: the caller opens one elsewhere."""
+        self._closing = True
+        for waiting in self._between:
+            waiting.reschedule(0)
+
+    async def intercept_service(self, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
+        """Wrap the handler of one call."""
+        handler = await continuation(details)
+        path = details.method.removeprefix("/")
+        if handler is None or path.startswith(PLUMBING):
+            return handler
+
+        async def unary(request: Any, context: Any) -> Any:
+            async with self._around(path, _carrier(details.invocation_metadata), context):
+                return await handler.unary_unary(request, context)
+
+        # Written, not yielded: a coroutine gets the cancellation itself, a generator would be left suspended.
+        async def stream(request: Any, context: Any) -> None:
+            async with (
+                self._around(path, _carrier(details.invocation_metadata), context),
+                aclosing(handler.unary_stream(request, context)) as responses,
+            ):
+                async for response in responses:
+                    await _write(context, response)
+
+        async def sequence(_: Any, context: Any) -> None:
+            while (request := await self._next_request(context)) is not grpc.aio.EOF:
+                async with self._around(path, request.trace_context, context):
+                    await _write(context, await handler.stream_stream(request, context))
+
+        codec = (handler.request_deserializer, handler.response_serializer)
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(sequence, *codec)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, *codec)
+        return grpc.unary_unary_rpc_method_handler(unary, *codec)
+
+    async def _next_request(self, context: Any) -> Any:
+        """Return the next request of a stream, EOF when its caller has no more; end it when the server stops."""
+        try:
+            async with asyncio.timeout(0 if self._closing else None) as waiting:
+                self._between.add(waiting)
+                return await context.read()
+        except TimeoutError:
+            await context.abort_with_status(to_status(NotReady("the server is stopping")))
+        finally:
+            self._between.discard(waiting)
+
+    @asynccontextmanager
+    async def _around(self, path: str, carrier: Mapping[str, str], context: Any) -> AsyncIterator[None]:
+        self._running += 1
+        self.idle.clear()
+        try:
+            with server_span(path, extract(carrier)) as span:
+                async with _answering_errors(span, context):
+                    yield
+        finally:
+            self._running -= 1
+            if self._running == 0:
+                self.idle.set()
+
+
+@asynccontextmanager
+async def _answering_errors(span: Span, context: Any) -> AsyncIterator[None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        finish_server(span, _code_name(context))
+        raise
+    except (Exception, asyncio.CancelledError) as error:  # outermost: only what is ours may be seen by the caller
+        task = asyncio.current_task()
+        if isinstance(error, _CallerGone) or (task is not None and task.cancelling()):
+            # Nobody is there to answer, perhaps not even the server.
+            _finish_cancelled(span, context)
+            raise asyncio.CancelledError from error
+        # A CancelledError that gets here is none of the call's: unanswered, it would leave the caller waiting.
+        answer = _known_error(span, error)
+        finish_server(span, answer.code, reason=answer.reason)
+        await context.abort_with_status(to_status(answer))
+    else:
+        finish_server(span, _code_name(context))
+
+
+class _CallerGone(Exception):
+    """A message could not be sent; grpc.aio may notice so before it cancels the call's task."""
+
+
+async def _write(context: Any, response: Any) -> None:
+    try:
+        await context.write(response)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as error:
+        raise _CallerGone from error
+
+
+def _known_error(span: Span, error: BaseException) -> SpecdecError:
+    """Log an error and return what the caller gets to know of it."""
+    if isinstance(error, SpecdecError):
+        log = logger.warning if error.code in SERVER_FAULTS else logger.debug
+        log("call failed", code=error.code, reason=error.reason, detail=error.message)
+        return error
+    logger.error("call failed unexpectedly", exc_info=error)
+    span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__qualname__})
+    trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+    return SpecdecError(f"internal error, trace_id={trace_id}")
+
+
+def _carrier(metadata: Metadata) -> dict[str, str]:
+    """Return the part of a call's metadata that may hold its trace context."""
+    return {key: value for key, value in metadata if isinstance(value, str)}
+
+
+def _code_name(context: Any) -> str:
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else "OK"
+
+
+def _finish_cancelled(span: Span, context: Any) -> None:
+    remaining = context.time_remaining()
+    too_late = remaining is not None and remaining < DEADLINE_TOLERANCE_SECONDS
+    finish_server(span, "DEADLINE_EXCEEDED" if too_late else "CANCELLED")
