@@ -45,8 +45,9 @@ def request(gamma, tokens=20, **more):
 
 
 def counters(grown):
-    """Return what has been counted, times apart."""
-    return {key: value for key, value in grown.items() if "_seconds" not in key[0] and "_num_requests_" not in key[0]}
+    """Return what has been counted, histograms and what runs apart."""
+    apart = ("_seconds", "_num_requests_", "_round_gamma")
+    return {key: value for key, value in grown.items() if not any(part in key[0] for part in apart)}
 
 
 def eventually(look, wanted):
@@ -63,7 +64,10 @@ def test_counters_of_speculation_are_the_usage(traced_caller, growth):
     padded = [[*usage.accepted_per_position, *[0] * longest][:longest] for usage in usages]
     positions = {index: sum(counts) for index, counts in enumerate(zip(*padded, strict=True)) if sum(counts)}
     assert len(positions) > 1
-    assert counters(growth("coordinator")) == {
+    grown = growth("coordinator")
+    assert grown["specdec_round_gamma_count",] == sum(usage.rounds for usage in usages)
+    assert grown["specdec_round_gamma_sum",] == sum(usage.spec_draft_tokens for usage in usages)
+    assert counters(grown) == {
         ("specdec_rounds_total",): sum(usage.rounds for usage in usages),
         (f"{PREFIX}_drafts_total",): sum(usage.spec_rounds for usage in usages),
         (f"{PREFIX}_draft_tokens_total",): sum(usage.spec_draft_tokens for usage in usages),
