@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import overhead
+from benchmarks import load, overhead
 
 
 def measured(capsys, run, arguments):
@@ -23,3 +23,20 @@ def test_overhead(capsys):
         calls = 2 if here["gamma"] else 1
         assert there["round_ms"]["low"] > there["expected_round_ms"] >= here["expected_round_ms"] + 50 * calls
         assert here["tokens_a_round"] == there["tokens_a_round"]  # the same seeds
+
+
+@pytest.mark.long
+def test_load(capsys):
+    models = ["--target", "synthetic:seed=1,pass_ms=5", "--draft", "synthetic:seed=1,agreement=0.8,pass_ms=1"]
+    flags = ["--sessions", "1", "3", "--share", "0.5", "--seconds", "4", "--laps", "1", "--max-new-tokens", "24"]
+    report = measured(capsys, load.main, [*models, *flags])
+    ways = ["gamma 0", "gamma 4", "adaptive"]
+    assert [(cell["kind"], cell["way"]) for cell in report["cells"]] == [
+        (kind, way) for kind in ("closed", "closed", "open") for way in ways
+    ]
+    for cell in report["cells"]:
+        assert cell["tokens_a_second"] > 0
+        assert cell["answers"] > 0
+        assert cell["refused"] == cell["fallback_rounds"] == 0
+        assert cell["first_token_seconds"]["p50"] <= cell["first_token_seconds"]["p99"]
+        assert bool(cell["draft_tokens_a_round"]) == (cell["way"] != "gamma 0")

@@ -1,0 +1,64 @@
+"""The ``load`` benchmark's report in words and tables, made from its JSON alone."""
+
+from typing import Any
+
+from benchmarks.output import Grid
+from benchmarks.surroundings import in_words
+from benchmarks.wording import NOTHING, number
+
+CLOSED, OPEN = "closed", "open"
+
+
+def section(report: dict[str, Any]) -> str:
+    """Return the Markdown section of RESULTS.md."""
+    parts = [f"## Load {report['name']}", in_words(report), _how(report), *(grid.markdown() for grid in grids(report))]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def grids(report: dict[str, Any]) -> list[Grid]:
+    """Return all tables, for a terminal."""
+    return [
+        _grid(report, CLOSED, "Sessions that ask again and again", "sessions"),
+        _grid(report, OPEN, "Requests that arrive by themselves", "a second"),
+    ]
+
+
+def _how(report: dict[str, Any]) -> str:
+    settings = report["settings"]
+    return (
+        f"Target `{settings['target']}`, draft `{settings['draft']}`, {settings['threads']} threads each, on one "
+        "machine with the coordinator, Redis and the client. Every load is put on for "
+        f"{settings['seconds']:g} seconds, of which the first quarter does not count, once in every way and again for "
+        f"{settings['laps']} laps in changing order; answers of at most {settings['max_new_tokens']} tokens at "
+        f"temperature {settings['temperature']:g}, verification {settings['verification']}. Sessions ask again as soon "
+        "as they are answered; requests arrive as the same Poisson process in every way, at shares of the rate that "
+        "plain decoding served at most. **Against gamma 0** compares the tokens a second in all. **First token** is "
+        "the time to the first tokens of an answer (those still waiting at the end count with what they had waited), "
+        "**a token** the mean time of the later ones; p50 and p99 over answers."
+    )
+
+
+def _grid(report: dict[str, Any], kind: str, title: str, unit: str) -> Grid:
+    header = [f"{unit}, way", "tokens/s", "against gamma 0", "draft tokens a round", "first token p50, ms", "p99"]
+    header += ["a token p50, ms", "p99", "answers", "waiting", "refused"]
+    cells = [cell for cell in report["cells"] if cell["kind"] == kind]
+    return Grid(title, header, [_row(cell) for cell in cells])
+
+
+def _row(cell: dict[str, Any]) -> list[str]:
+    first, token = cell["first_token_seconds"], cell["token_seconds"]
+    return [
+        f"{cell['load']:.3g}, {cell['way']}",
+        number(cell["tokens_a_second"], 1),
+        number(cell["against_plain"], 2),
+        number(cell["draft_tokens_a_round"], 2),
+        *_milliseconds(first),
+        *_milliseconds(token),
+        str(cell["answers"]),
+        str(cell["waiting"]),
+        str(cell["refused"]),
+    ]
+
+
+def _milliseconds(found: dict[str, float] | None) -> list[str]:
+    return [NOTHING, NOTHING] if found is None else [number(1000 * found[name], 1) for name in ("p50", "p99")]

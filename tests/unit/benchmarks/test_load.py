@@ -1,0 +1,145 @@
+"""Many answers at once, on answers made by hand and services made of nothing."""
+
+import asyncio
+import statistics
+from itertools import pairwise
+
+import grpc
+import pytest
+
+from benchmarks.load import cells, parse, plan_of, requests
+from benchmarks.load_figures import first_token, load_figures, percentiles, token_seconds, tokens_a_second
+from benchmarks.load_run import Answered, Loading, arrivals, closed_loop, open_loop
+from benchmarks.load_section import section
+from benchmarks.recording import Recording, Round
+from specdec.v1 import generation_pb2
+
+
+def answered(begun, *arrived, emitted=2):
+    rounds = tuple(Round(1, emitted - 1, emitted, moment) for moment in arrived)
+    return Answered(begun, Recording((), tuple(range(emitted * len(rounds))), rounds))
+
+
+def test_only_what_came_between_two_moments_counts():
+    run = [answered(1, 0.5, 1.5, 2.5), answered(2, 0.1)]
+    assert tokens_a_second(run, 2, 4) == (2 * 2 + 2) / 2
+
+
+def test_those_that_wait_at_the_end_count_with_what_they_waited():
+    assert first_token(answered(5, 0.25, 0.5), end=8) == 0.25
+    assert first_token(answered(5), end=8) == 3
+
+
+def test_the_time_of_a_token_needs_enough_of_them():
+    assert token_seconds(answered(0, *range(1, 7)), 0, 100) == [5 / 10]
+    assert token_seconds(answered(0, *range(1, 7)), 2, 100) == [4 / 8]
+    assert token_seconds(answered(0, *range(1, 7)), 3, 100) == []
+
+
+def test_percentiles_are_values_that_occurred():
+    assert percentiles([float(value) for value in range(100, 0, -1)]) == {"p50": 50.0, "p99": 99.0}
+    assert percentiles([3.0]) == {"p50": 3.0, "p99": 3.0}
+    assert percentiles([]) is None
+
+
+def test_the_warm_up_does_not_count_and_refusals_do():
+    early, late = answered(0, 1, 3, 5), answered(5, 1)
+    refused = Answered(6, Recording((), (), ()), refused=True)
+    found = load_figures([[early, late, answered(7), refused]], seconds=8)
+    assert found["tokens_a_second"] == (2 + 2 + 2) / 6
+    assert (found["answers"], found["waiting"], found["refused"]) == (2, 1, 1)
+    assert found["first_token_seconds"] == {"p50": 1, "p99": 1}
+
+
+def test_arrivals_are_as_many_as_the_rate_says_and_the_same_again():
+    moments = list(arrivals(50.0, seed=3, seconds=20.0))
+    assert moments == list(arrivals(50.0, seed=3, seconds=20.0)) != list(arrivals(50.0, seed=4, seconds=20.0))
+    assert moments == sorted(moments)
+    assert abs(len(moments) - 1000) < 5 * 1000**0.5
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.2)  # exponential
+
+
+class Services:
+    """Answers every request with events at a pace, and counts how many run at once."""
+
+    def __init__(self, seconds, error=None):
+        self.seconds, self.error = seconds, error
+        self.running = self.most = 0
+
+    async def Generate(self, request, timeout):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for _ in range(3):
+                await asyncio.sleep(self.seconds)
+                yield generation_pb2.GenerateResponse(token_ids=[1])
+            if self.error:
+                raise self.error
+        finally:
+            self.running -= 1
+
+
+def failure(code):
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+def request(number):
+    return generation_pb2.GenerateRequest(prompt=str(number))
+
+
+async def test_a_closed_loop_keeps_its_sessions_busy_and_ends_in_time():
+    services = Services(0.005)
+    loading = Loading([services], request)
+    await closed_loop(loading, sessions=3, seconds=0.2)
+    assert (services.most, services.running) == (3, 0)
+    assert len(loading.answers) > 3
+    assert sum(len(answer.recording.token_ids) == 3 for answer in loading.answers) >= len(loading.answers) - 3
+
+
+async def test_an_open_loop_does_not_wait_for_answers():
+    services = Services(10)
+    loading = Loading([services], request)
+    await open_loop(loading, rate=50, seed=1, seconds=0.2)
+    assert services.most == len(loading.answers) == len(list(arrivals(50, 1, 0.2))) > 3
+    assert services.running == 0
+
+
+async def test_a_refusal_is_counted_and_any_other_failure_raised():
+    loading = Loading([Services(0.0, failure(grpc.StatusCode.RESOURCE_EXHAUSTED))], request)
+    await closed_loop(loading, sessions=1, seconds=0.1)
+    assert all(answer.refused for answer in loading.answers)
+    broken = Loading([Services(0.0, failure(grpc.StatusCode.UNAVAILABLE))], request)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await closed_loop(broken, sessions=2, seconds=5)
+
+
+def test_ways_are_plain_fixed_and_adaptive_and_requests_unseeded():
+    plan = plan_of(parse(["--gamma", "8", "4", "--verification", "coupled"]))
+    assert plan.gammas == (0, 4, 8, None)
+    assert plan.ignore_eos
+    assert int(plan.environment["TARGET_MAX_SESSIONS"]) >= 2 * max(plan.sessions)
+    adaptive, fixed = (requests(plan, gamma)(0) for gamma in (None, 8))
+    assert not adaptive.speculation.HasField("gamma")
+    assert fixed.speculation.gamma == 8
+    assert not adaptive.sampling_params.HasField("seed")
+    assert len({requests(plan, None)(number).prompt for number in range(10)}) == 10
+
+
+def test_a_pair_may_be_named():
+    assert plan_of(parse(["--pair", "smollm2"])).target == "embedded:smollm2"
+    assert plan_of(parse(["--target", "T"])).draft == "lookup:"
+    assert parse(["--target", "T"]).name == "T"
+
+
+def test_the_section_compares_with_plain_decoding():
+    runs = [[answered(3, *(0.1 * step for step in range(1, 20)))]]
+    found = {("closed", 4, gamma): runs * 2 for gamma in (0, 4, None)} | {("open", 0.5, 0): [[]]}
+    facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {}, "tracing": "off"}
+    machine = {"cpu": "C", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
+    settings = {"target": "T", "draft": "D", "threads": 1, "seconds": 8.0, "laps": 1, "max_new_tokens": 9}
+    settings |= {"temperature": 1.0, "verification": "block"}
+    report = facts | {"machine": machine, "environment": {}, "seconds": 9.0, "settings": settings, "name": "N"}
+    text = section(report | {"cells": cells(found, 8.0)})
+    assert "| 4, adaptive | 6.3 | 1.00 | 1.00 | 100.0 | 100.0 | 50.0 | 50.0 | 2 | 0 | 0 |" in text
+    assert "| 0.5, gamma 0 | 0.0 | – | – | – | – | – | – | 0 | 0 | 0 |" in text
