@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 import structlog
 import torch
 
+from draft_service.ahead import Ranking
 from specdec.draws import Purpose, gumbel_noise, uniform
 from specdec.errors import InvalidParameter
 from specdec.model.work import Done, Feed, Outcome
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix
 from specdec.proposal import Proposal, SparseDistribution
-from specdec.sampling import RowContext, coupled_choice, distributions, inverse_cdf, sparse_distributions
+from specdec.sampling import (
+    RowContext,
+    coupled_choice,
+    coupled_likelihoods,
+    distributions,
+    greedy_likelihoods,
+    inverse_cdf,
+    sparse_distributions,
+)
 
 GUESS = 0  # a token id that every vocabulary has
 
@@ -50,6 +59,7 @@ class Draft:
         gamma: draft tokens wanted.
         verification: which randomness the tokens are drawn with.
         limits: of the model.
+        rankings: of each place with a draft token, what was likely there; kept where ``ranked`` says so.
         guessed: a row was not finite or a pass failed, and a token is a guess.
     """
 
@@ -61,6 +71,7 @@ class Draft:
     committed: Sequence[int] = ()
     draft_tokens: list[int] = field(default_factory=list)
     draft_distributions: list[SparseDistribution] = field(default_factory=list)
+    rankings: list[Ranking] = field(default_factory=list)
     guessed: bool = False
 
     def begin(self, committed: list[int]) -> Feed | Done:
@@ -85,6 +96,11 @@ class Draft:
     def reach(self) -> int:
         """Tokens that may be fed after the committed ones: all draft tokens but the last."""
         return max(self.gamma - 1, 0)
+
+    @property
+    def ranked(self) -> int:
+        """How many likely tokens are to be remembered of each place."""
+        return 0
 
     @property
     def row(self) -> RowContext:
@@ -159,17 +175,23 @@ def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Outcome]:
         One outcome a draft.
     """
     drafts = [draft for draft, _ in ready]
-    probabilities = distributions(torch.cat([logits for _, logits in ready]), [draft.row for draft in drafts])
+    logits = torch.cat([logits for _, logits in ready])
+    probabilities = distributions(logits, [draft.row for draft in drafts])
     support_size = max(draft.limits.support_size for draft in drafts)
     token_ids, q = sparse_distributions(probabilities, support_size)
     tokens = token_ids.gather(1, inverse_cdf(q.double(), _draft_draws(drafts, q.device))[:, None])
     coupled = [index for index, draft in enumerate(drafts) if draft.verification is Verification.COUPLED]
+    noise = _noise([drafts[index] for index in coupled], probabilities)
     if coupled:
-        tokens[coupled, 0] = _coupled_tokens([drafts[index] for index in coupled], probabilities[coupled])
+        tokens[coupled, 0] = coupled_choice(probabilities[coupled], noise)
     finite = probabilities.isfinite().all(dim=-1, keepdim=True)
+    columns = [finite, tokens, token_ids, q]
+    if ranked := max(draft.ranked for draft in drafts):
+        columns += sparse_distributions(_likelihoods(drafts, logits, probabilities, coupled, noise), ranked)
     # Token ids are exact in float64, so one tensor carries everything to the host.
-    host = torch.cat([finite.double(), tokens.double(), token_ids.double(), q.double()], dim=1).tolist()
-    return [_outcome(draft, row) for draft, row in zip(drafts, host, strict=True)]
+    host = torch.cat([column.double() for column in columns], dim=1).tolist()
+    ranking = 2 + token_ids.shape[1] + q.shape[1]
+    return [_outcome(draft, row, ranking) for draft, row in zip(drafts, host, strict=True)]
 
 
 def _draft_draws(drafts: Sequence[Draft], device: torch.device) -> torch.Tensor:
@@ -177,15 +199,37 @@ def _draft_draws(drafts: Sequence[Draft], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-def _coupled_tokens(drafts: Sequence[Draft], probabilities: torch.Tensor) -> torch.Tensor:
-    vocabulary_size = probabilities.shape[-1]
-    noise = [gumbel_noise(draft.params.seed, draft.position, vocabulary_size, probabilities.device) for draft in drafts]
-    return coupled_choice(probabilities, torch.stack(noise))
+def _noise(drafts: Sequence[Draft], probabilities: torch.Tensor) -> torch.Tensor:
+    """Return the [n, vocabulary] Gumbel noise of coupled drafts."""
+    size, device = probabilities.shape[-1], probabilities.device
+    noise = [gumbel_noise(draft.params.seed, draft.position, size, device) for draft in drafts]
+    return torch.stack(noise) if noise else probabilities[:0]
 
 
-def _outcome(draft: Draft, host: list[float]) -> Feed | Done:
-    finite, token, *entries = host
+def _likelihoods(
+    drafts: Sequence[Draft], logits: torch.Tensor, probabilities: torch.Tensor, coupled: list[int], noise: torch.Tensor
+) -> torch.Tensor:
+    """Say how likely the target's token is each one, [n, vocabulary], as far as the draft can tell."""
+    likelihoods = probabilities.clone()
+    if coupled:
+        likelihoods[coupled] = coupled_likelihoods(probabilities[coupled], noise)
+    greedy = [index for index, draft in enumerate(drafts) if draft.params.greedy]
+    if greedy:
+        likelihoods[greedy] = greedy_likelihoods(logits[greedy], [drafts[index].row for index in greedy])
+    return likelihoods
+
+
+def _outcome(draft: Draft, host: list[float], ranking: int) -> Feed | Done:
+    """Hand a row to its draft: [finite, token, ids and probabilities of the support, then those of the ranking]."""
+    finite, token, *support = host[:ranking]
     if not finite:
         return draft.guess()
+    if draft.ranked:
+        draft.rankings.append(list(zip(*_halves(host[ranking:]), strict=True)))
+    return draft.take(int(token), *_halves(support))
+
+
+def _halves(entries: list[float]) -> tuple[list[int], list[float]]:
+    """Split token ids from probabilities."""
     size = len(entries) // 2
-    return draft.take(int(token), [int(entry) for entry in entries[:size]], entries[size:])
+    return [int(entry) for entry in entries[:size]], entries[size:]

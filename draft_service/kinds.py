@@ -5,7 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from prometheus_client import CollectorRegistry
+
 from draft_service.drafting import Draft
+from draft_service.foresight import Foresight, ForesightedDraft
 from draft_service.lookup import Lookups
 from draft_service.lookup_drafting import ComposedDraft, LookupDraft, matches, own_and_shared_tokens, own_tokens
 from draft_service.settings import DraftSettings
@@ -43,10 +46,12 @@ class ModelDrafts:
         make: see ``Drafts``.
     """
 
-    def __init__(self, settings: DraftSettings) -> None:
-        """Draft from the model that the settings name."""
+    def __init__(self, settings: DraftSettings, registry: CollectorRegistry) -> None:
+        """Draft from the model that the settings name, ahead of the calls too if they say so."""
         self._settings = settings
         self.make: Callable[..., Draft] = Draft
+        if settings.ahead_tokens:
+            self.make = partial(ForesightedDraft, foresight=Foresight(settings.ahead_tokens, registry))
 
     def load(self) -> LanguageModel:
         """Load the model."""
@@ -106,8 +111,8 @@ class ComposedDrafts:
         self._lookups.drop(session_id)
 
 
-def drafts_of(settings: DraftSettings) -> Drafts:
+def drafts_of(settings: DraftSettings, registry: CollectorRegistry) -> Drafts:
     """Return the kind of draft that the model's name asks for."""
     if not settings.model.startswith(LOOKUP):
-        return ModelDrafts(settings)
+        return ModelDrafts(settings, registry)
     return LookupDrafts(settings) if settings.model == LOOKUP else ComposedDrafts(settings)

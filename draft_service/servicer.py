@@ -6,6 +6,7 @@ from opentelemetry import trace
 from prometheus_client import CollectorRegistry
 
 from draft_service.drafting import DraftLimits
+from draft_service.foresight import ForesightedDraft
 from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
 from specdec.model.language_model import LanguageModel
@@ -24,7 +25,7 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
     def __init__(self, settings: DraftSettings, registry: CollectorRegistry) -> None:
         """Prepare to answer NOT_READY."""
         super().__init__(settings, registry)
-        self._drafts = drafts_of(settings)
+        self._drafts = drafts_of(settings, registry)
 
     def load(self) -> LanguageModel:
         """Load what the settings name."""
@@ -49,6 +50,9 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
                 names.GAMMA: proposal.gamma,
             }
         )
+        if isinstance(draft, ForesightedDraft) and draft.ahead_tokens is not None:
+            found = {names.AHEAD_HIT: draft.ahead_tokens > 0, names.AHEAD_TOKENS: draft.ahead_tokens}
+            trace.get_current_span().set_attributes(found)
         return draft_pb2.ProposeResponse(
             proposal=proposal_to_message(proposal),
             cached_length=answer.cached_length,

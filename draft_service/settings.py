@@ -1,10 +1,12 @@
 """Settings of the draft service: environment DRAFT_* and flags of the same names."""
 
+import dataclasses
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from specdec.model.engine import EngineLimits
 from specdec.model.lookup_model import LOOKUP
 from specdec.serving.model_server import ModelServerSettings
 from specdec.serving.settings import Port
@@ -24,8 +26,24 @@ class DraftSettings(ModelServerSettings):
     lookup_shared: bool = False
     """With lookup: alone, learn from the answers of all sessions together. It leaks text from one session to others."""
 
+    ahead_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens of a pass that drafts ahead while no call waits; 0 is off. Not with lookup:, which costs too little."""
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        """What the engine may take."""
+        return dataclasses.replace(super().engine_limits, ahead_tokens=self.ahead_tokens)
+
     @model_validator(mode="after")
     def _shared_by_a_lookup_alone(self) -> Self:
         if self.lookup_shared and self.model != LOOKUP:
             raise ValueError(f"DRAFT_LOOKUP_SHARED is for DRAFT_MODEL={LOOKUP} alone")
+        return self
+
+    @model_validator(mode="after")
+    def _ahead_of_a_model(self) -> Self:
+        if self.ahead_tokens and self.model.startswith(LOOKUP):
+            raise ValueError(f"DRAFT_AHEAD_TOKENS is not for DRAFT_MODEL={LOOKUP}…: a lookup needs no idle time")
+        if self.ahead_tokens > self.max_batch_tokens:
+            raise ValueError(f"DRAFT_AHEAD_TOKENS must be at most DRAFT_MAX_BATCH_TOKENS, {self.max_batch_tokens}")
         return self

@@ -51,11 +51,7 @@ def distributions(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Ten
     """
     # Before anything overwrites what tells that the model has failed; minus infinity is a legal way to say never.
     failed = (logits.isnan() | logits.isposinf()).any(dim=-1, keepdim=True)
-    logits = logits.clone()
-    for index, row in enumerate(rows):
-        _add_bias(logits[index], row)
-        _penalise(logits[index], row)
-        _ban_end_tokens(logits[index], row)
+    logits = _processed(logits, rows)
     greedy = _column(rows, lambda params: float(params.greedy), logits).bool()
     temperature = _column(rows, lambda params: 1.0 if params.greedy else params.temperature, logits)
     scaled = _cut_to_top_k(logits / temperature, rows)
@@ -108,6 +104,44 @@ def coupled_choice(probabilities: torch.Tensor, noise: torch.Tensor) -> torch.Te
         [n] int64 token ids.
     """
     return (probabilities.double().log() + noise).argmax(dim=-1)
+
+
+def greedy_likelihoods(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Tensor:
+    """Say how likely each token is to be the best for another model that much agrees: the law at temperature 1.
+
+    Args:
+        logits: [n, vocabulary] float32 or float64.
+        rows: [n] what each row stands on; penalties and bans count, cuts do not.
+
+    Returns:
+        [n, vocabulary] float32 probabilities.
+    """
+    return torch.softmax(_processed(logits, rows), dim=-1).float()
+
+
+def coupled_likelihoods(probabilities: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Say how likely each token is to be the choice of another model that much agrees, under the same noise.
+
+    That is so if its log-probabilities differ from these by Gumbel noise of their own.
+
+    Args:
+        probabilities: [n, vocabulary] float32.
+        noise: [n, vocabulary] float64 standard Gumbel noise.
+
+    Returns:
+        [n, vocabulary] float32 probabilities.
+    """
+    return torch.softmax(probabilities.double().log() + noise, dim=-1).float()
+
+
+def _processed(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Tensor:
+    """Return a copy of logits, biased, penalised, and without the end tokens that must not come yet."""
+    logits = logits.clone()
+    for index, row in enumerate(rows):
+        _add_bias(logits[index], row)
+        _penalise(logits[index], row)
+        _ban_end_tokens(logits[index], row)
+    return logits
 
 
 def _add_bias(logits: torch.Tensor, row: RowContext) -> None:

@@ -1,30 +1,37 @@
 """Names of drafts: what is served under each, and what is refused."""
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from draft_service.drafting import Draft
+from draft_service.foresight import ForesightedDraft
 from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
 from specdec.model.loading import load_model
 from specdec.model.refusal import ModelRefused
 
 
+def drafts(**settings):
+    return drafts_of(DraftSettings(**settings), CollectorRegistry())
+
+
 def test_a_lookup_alone_has_no_vocabulary_and_the_room_that_it_is_given():
-    description = drafts_of(DraftSettings(model="lookup:", cache_tokens=777)).load().description
+    description = drafts(model="lookup:", cache_tokens=777).load().description
     assert (description.name, description.vocabulary_size, description.vocabulary_fingerprint) == ("lookup:", 0, "")
     assert description.context_length == 777
 
 
 def test_a_composition_is_its_model_under_the_whole_name():
     name = "lookup:synthetic:seed=3"
-    composed, plain = (drafts_of(DraftSettings(model=each)).load().description for each in (name, name[7:]))
+    composed, plain = (drafts(model=each).load().description for each in (name, name[7:]))
     assert composed.name == name
     assert composed.vocabulary_fingerprint == plain.vocabulary_fingerprint
     assert composed.model_fingerprint == plain.model_fingerprint
 
 
 def test_any_other_name_is_a_model():
-    assert drafts_of(DraftSettings(model="synthetic:")).make is Draft
+    assert drafts(model="synthetic:").make is Draft
+    assert drafts(model="synthetic:", ahead_tokens=8).make.func is ForesightedDraft
 
 
 @pytest.mark.parametrize("name", ["lookup:", "lookup:synthetic:seed=1", "lookup:lookup:"])
@@ -35,9 +42,9 @@ def test_a_target_is_no_lookup(name):
 
 def test_what_follows_lookup_is_a_model():
     with pytest.raises(ModelRefused, match="a draft alone"):
-        drafts_of(DraftSettings(model="lookup:lookup:")).load()
+        drafts(model="lookup:lookup:").load()
     with pytest.raises(ModelRefused, match="no such file"):
-        drafts_of(DraftSettings(model="lookup:nothing here")).load()
+        drafts(model="lookup:nothing here").load()
 
 
 def test_sharing_is_for_a_lookup_alone(capsys):
@@ -45,3 +52,11 @@ def test_sharing_is_for_a_lookup_alone(capsys):
     with pytest.raises(SystemExit):
         DraftSettings.load(["--model", "synthetic:", "--lookup-shared", "true"])
     assert "DRAFT_LOOKUP_SHARED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["lookup:"], ["lookup:synthetic:"], ["synthetic:", "--max-batch-tokens", "7"]])
+def test_drafting_ahead_is_for_models_and_within_a_pass(capsys, flags):
+    assert DraftSettings.load(["--model", "synthetic:", "--ahead-tokens", "8"]).engine_limits.ahead_tokens == 8
+    with pytest.raises(SystemExit):
+        DraftSettings.load(["--ahead-tokens", "8", "--model", *flags])
+    assert "DRAFT_AHEAD_TOKENS" in capsys.readouterr().err
