@@ -12,10 +12,15 @@ def target_addresses(beside: Beside, services: Services, round_trips_ms: Iterabl
     return {round_trip: _away(beside, target, round_trip) for round_trip in round_trips_ms}
 
 
-def coordinators(beside: Beside, targets: Mapping[float, str], draft: str) -> dict[float, Any]:
-    """Start a coordinator at each distance from a draft and the target; return their stubs by the milliseconds."""
+def coordinators(beside: Beside, services: Services, targets: Mapping[float, str], draft: str) -> dict[float, Any]:
+    """Start a coordinator at each distance from a draft and the target, all on the system's Redis.
+
+    Returns:
+        Their stubs by the milliseconds.
+    """
+    store = services.system.address("redis")
     return {
-        round_trip: beside.coordinator(target, _away(beside, draft, round_trip))[1]
+        round_trip: beside.coordinator(target, _away(beside, draft, round_trip), store)[1]
         for round_trip, target in targets.items()
     }
 

@@ -10,17 +10,18 @@ import json
 import selectors
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from typing import Self
 
 HOST = "127.0.0.1"
 CHUNK = 2**16
 
 
 class Link:
-    """Listens, and carries every connection to one address.
+    """Listens on loopback in an ``async with`` block, and carries every connection to one address.
 
     Attributes:
-        port: where it listens, once started.
+        port: where it listens.
         towards: bytes carried to the address so far.
         back: bytes carried from it so far.
     """
@@ -38,31 +39,36 @@ class Link:
         self._to = to
         self._one_way = round_trip_seconds / 2
         self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Listen on any free port of loopback."""
+    async def __aenter__(self) -> Self:
+        """Listen on any free port."""
         self._server = await asyncio.start_server(self._connected, HOST, 0)
         self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
 
-    async def serve(self) -> None:
-        """Carry until cancelled."""
-        if self._server is None:
-            raise RuntimeError("start it first")
-        async with self._server:
-            await self._server.serve_forever()
+    async def __aexit__(self, *_: object) -> None:
+        """Listen no more, and break what is connected."""
+        if self._server:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._to.rpartition(":")
-        try:
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except OSError:  # then nobody is there for the caller either
-            writer.close()
-            return
-        await asyncio.gather(
-            self._carry(reader, far_writer, self._count_towards), self._carry(far_reader, writer, self._count_back)
-        )
-        writer.close()
-        far_writer.close()
+        connection = asyncio.create_task(self._connect(host, int(port), reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _connect(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(OSError):  # where nobody listens, nobody is there for the caller either
+            far_reader, far_writer = await asyncio.open_connection(host, port)
+            with closing(far_writer):
+                await asyncio.gather(
+                    self._carry(reader, far_writer, self._count_towards),
+                    self._carry(far_reader, writer, self._count_back),
+                )
 
     def _count_towards(self, size: int) -> None:
         self.towards += size
@@ -97,11 +103,10 @@ async def main(arguments: list[str]) -> None:
     parser.add_argument("to", help="host:port")
     parser.add_argument("--round-trip-ms", type=float, default=0.0, help="added to a round trip (%(default)s)")
     options = parser.parse_args(arguments)
-    link = Link(options.to, options.round_trip_ms / 1000)
-    await link.start()
-    sys.stdout.write(json.dumps({"event": "serving", "port": link.port}) + "\n")
-    sys.stdout.flush()
-    await link.serve()
+    async with Link(options.to, options.round_trip_ms / 1000) as link:
+        sys.stdout.write(json.dumps({"event": "serving", "port": link.port}) + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -99,11 +99,11 @@ def _measure_ways(services: Services, plan: Plan, advance: Callable[[], None]) -
     with Beside(services) as beside:
         targets = target_addresses(beside, services, plan.round_trips_ms)
         near = {0.0: services.stub}
-        stubs = {False: near | coordinators(beside, targets, services.system.address("draft"))}
+        stubs = {False: near | coordinators(beside, services, targets, services.system.address("draft"))}
         if plan.ahead_tokens:
             draft = beside.draft(plan.point.draft, {"DRAFT_AHEAD_TOKENS": str(plan.ahead_tokens)})
             targets[0.0] = services.system.address("target")
-            stubs[True] = coordinators(beside, targets, draft.address)
+            stubs[True] = coordinators(beside, services, targets, draft.address)
         asks = {way: _ask(stubs[way.ahead][way.round_trip_ms]) for way in plan.ways}
         answers = ask_laps(asks, plan.point.alpha, plan.rounds, plan.laps, advance)
     return [_way(plan, way, answers) for way in plan.ways]

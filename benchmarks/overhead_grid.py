@@ -50,7 +50,7 @@ def measure_grid(
         for draft_ms, alpha in product(DRAFT_MS, ALPHAS):
             point = Point(draft_ms, target_ms, alpha)
             with Beside(services) as beside:
-                stubs = coordinators(beside, targets, beside.draft(point.draft, {}).address)
+                stubs = coordinators(beside, services, targets, beside.draft(point.draft, {}).address)
                 found += _cells(point, stubs, rounds, laps, advance)
     return found
 

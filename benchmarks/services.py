@@ -111,25 +111,19 @@ class Beside:
         _, place = self._start("draft", ["draft_service", *flags], environment)
         return place
 
-    def coordinator(self, target: str, draft: str) -> tuple[Place, Any]:
-        """Start another coordinator on the system's Redis and wait until its draft has joined.
+    def coordinator(self, target: str, draft: str, redis_server: str) -> tuple[Place, Any]:
+        """Start another coordinator and wait until its draft has joined.
 
         Args:
             target: address of the target.
             draft: address of the draft.
+            redis_server: address of Redis.
 
         Returns:
             Where it serves, and its stub.
         """
-        peers = [
-            "--target-addresses",
-            target,
-            "--draft-addresses",
-            draft,
-            "--redis-url",
-            self._services.system.redis_url,
-        ]
-        flags = ["--host", HOST, "--port", "0", "--metrics-port", "-1", *peers]
+        flags = ["--host", HOST, "--port", "0", "--metrics-port", "-1", "--redis-url", f"redis://{redis_server}/0"]
+        flags += ["--target-addresses", target, "--draft-addresses", draft]
         process, place = self._start("coordinator", ["coordinator", *flags], {})
         stub = self.stub(place.address)
         process.wait_until(lambda: _draft_joined(stub), START_SECONDS, "joined by the draft")

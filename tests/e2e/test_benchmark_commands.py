@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import load, overhead
+from benchmarks import load, overhead, wire
 
 
 def measured(capsys, run, arguments):
@@ -40,3 +40,16 @@ def test_load(capsys):
         assert cell["refused"] == cell["fallback_rounds"] == 0
         assert cell["first_token_seconds"]["p50"] <= cell["first_token_seconds"]["p99"]
         assert bool(cell["draft_tokens_a_round"]) == (cell["way"] != "gamma 0")
+
+
+@pytest.mark.long
+def test_wire(capsys):
+    flags = ["--context", "100", "3000", "--support", "4", "--rounds", "60", "--seconds", "3"]
+    report = measured(capsys, wire.main, flags)
+    short, long = report["cells"]
+    for messages in (short["messages"], long["messages"]):  # lengths are varints: two of one more byte
+        assert sum(messages.values()) == pytest.approx(sum(short["messages"].values()), abs=16)
+    for connection in ("draft", "target", "redis"):
+        assert long["bytes"][connection] == pytest.approx(short["bytes"][connection], rel=0.1)
+    assert [(run["coordinators"], run["gamma"]) for run in report["carried"]] == [(1, 5), (2, 5), (1, 0), (2, 0)]
+    assert all(run["rounds_a_core"] > run["rounds_a_second"] / 2 > 0 for run in report["carried"])

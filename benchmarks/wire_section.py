@@ -1,0 +1,75 @@
+"""The ``wire`` benchmark's report in words and tables, made from its JSON alone."""
+
+from typing import Any
+
+from benchmarks.output import Grid
+from benchmarks.surroundings import in_words
+from benchmarks.wording import number
+
+MESSAGES = ("ProposeRequest", "ProposeResponse", "VerifyRequest", "VerifyResponse")
+CONNECTIONS = ("draft", "target", "redis")
+PROCESSES = ("coordinator", "draft", "target", "redis")
+
+
+def section(report: dict[str, Any]) -> str:
+    """Return the Markdown section of RESULTS.md."""
+    parts = ["## Bytes and CPU time of a round", in_words(report), _how(report)]
+    parts += [grid.markdown() for grid in grids(report)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def grids(report: dict[str, Any]) -> list[Grid]:
+    """Return all tables, for a terminal."""
+    return [_bytes(report), _cpu(report), _carried(report)]
+
+
+def _how(report: dict[str, Any]) -> str:
+    settings = report["settings"]
+    return (
+        f"γ = {settings['gamma']}, instant synthetic models. **Messages** are weighed serialised, as means over "
+        f"{settings['weighed_rounds']} rounds after the first, which carries the prompt; k is the number of tokens "
+        "that a draft token's distribution has at most (DRAFT_SUPPORT_SIZE). **On the connections** are all bytes of "
+        "TCP between the coordinator and the others, headers of HTTP/2 and trace context included, both directions "
+        f"together, over answers of about {settings['rounds']} rounds. CPU time is that of whole processes, one "
+        "session alone. **Carried** is what a coordinator brings through when "
+        f"{settings['sessions']} sessions keep it busy, on a machine that it shares with the models and the client: "
+        "**a core** is a second of the coordinators' CPU time."
+    )
+
+
+def _bytes(report: dict[str, Any]) -> Grid:
+    header = ["k, context", *MESSAGES, *(f"{name}'s connection" for name in CONNECTIONS)]
+    rows = [
+        [
+            _case(cell),
+            *(number(cell["messages"][name], 0) for name in MESSAGES),
+            *(number(cell["bytes"][name], 0) for name in CONNECTIONS),
+        ]
+        for cell in report["cells"]
+    ]
+    return Grid("Bytes of a round", header, rows)
+
+
+def _cpu(report: dict[str, Any]) -> Grid:
+    rows = [[_case(cell), *(number(cell["cpu_ms"][name], 2) for name in PROCESSES)] for cell in report["cells"]]
+    return Grid("CPU milliseconds of a round", ["k, context", *PROCESSES], rows)
+
+
+def _case(cell: dict[str, Any]) -> str:
+    return f"{cell['support_size']}, {cell['context']}"
+
+
+def _carried(report: dict[str, Any]) -> Grid:
+    header = ["coordinators, γ", "sessions", "rounds a second", "rounds a core", "cores of the coordinators"]
+    header += ["of the draft", "of the target"]
+    rows = [
+        [
+            f"{run['coordinators']}, {run['gamma']}",
+            str(run["sessions"]),
+            number(run["rounds_a_second"], 0),
+            number(run["rounds_a_core"], 0),
+            *(number(run["cores"][name], 2) for name in ("coordinators", "draft", "target")),
+        ]
+        for run in report["carried"]
+    ]
+    return Grid("What coordinators carry", header, rows)
