@@ -27,9 +27,10 @@ def check_agreement(model: CausalLM) -> None:
     probes = [[(seed + 7919 * place) % model.vocabulary_size for place in range(length)] for seed in (11, 5003)]
     try:
         found, expected = _ragged(model, probes), _unbatched(model, probes)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise ModelRefused(f"{model.name} cannot be run in {model.network.dtype}: {error}") from error
-    difference = ((found - expected).norm() / expected.norm()).item()
+    known = ~(found.isneginf() & expected.isneginf())  # a cut head says of the other tokens never
+    difference = ((found - expected)[known].norm() / expected[known].norm()).item()
     if not difference <= TOLERANCE[model.network.dtype]:
         raise ModelRefused(
             f"{model.name}: its logits in a packed pass differ from its own by {difference:.1e} of their norm; "

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch.nn import functional
 
 from specdec.model.refusal import ModelRefused
 
@@ -23,7 +22,6 @@ SIZE = "draft_vocab_size"
 class CutHead(torch.nn.Module):
     """An output head that knows some tokens only; the others' logits are minus infinity, a legal way to say never."""
 
-    weight: torch.Tensor
     token_ids: torch.Tensor
 
     def __init__(self, head: torch.nn.Linear, token_ids: torch.Tensor) -> None:
@@ -31,11 +29,12 @@ class CutHead(torch.nn.Module):
         super().__init__()
         self.width = head.weight.shape[0]
         self.register_buffer("token_ids", token_ids.to(head.weight.device))
-        self.register_buffer("weight", head.weight.detach()[self.token_ids])
+        self.known = torch.nn.Linear(head.in_features, len(token_ids), bias=False, device="meta")
+        self.known.weight = torch.nn.Parameter(head.weight.detach()[self.token_ids], requires_grad=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits, [..., width], of hidden states, [..., hidden]."""
-        logits = functional.linear(hidden, self.weight)
+        logits: torch.Tensor = self.known(hidden)
         whole = logits.new_full((*logits.shape[:-1], self.width), -torch.inf)
         return whole.scatter_(-1, self.token_ids.expand_as(logits), logits)
 

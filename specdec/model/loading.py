@@ -16,6 +16,7 @@ from specdec.model.draft_vocabulary import DRAFT_VOCABULARY, SIZE, cut_head, dra
 from specdec.model.fingerprint import model_fingerprint
 from specdec.model.language_model import LanguageModel
 from specdec.model.lookup_model import LOOKUP
+from specdec.model.quantization import NONE, check_quantization, quantize
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 from specdec.model.synthetic import PREFIX, SyntheticModel
 from specdec.model.vocabulary import real_size, vocabulary_fingerprint
@@ -31,7 +32,7 @@ DTYPES = {
 WRITTEN_DEFAULTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
-def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageModel:
+def load_model(model: str, device: str = AUTO, dtype: str = AUTO, quantization: str = NONE) -> LanguageModel:
     """Load a model.
 
     Args:
@@ -40,12 +41,13 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageMod
         device: a torch device, or "auto": CUDA where there is one, else the CPU.
         dtype: "float32", "float64", "bfloat16", "float16", or "auto": float32 on the CPU, elsewhere the checkpoint's.
             Synthetic models: "float64" (also for "auto") or "float32".
+        quantization: of the linear layers: "none", "float16" or "int8" (CPUs, weights that are no synthetic model's).
 
     Returns:
         The model, ready to serve, with its description.
 
     Raises:
-        ModelRefused: there is no such model, device or dtype, or the model cannot be served.
+        ModelRefused: there is no such model, device, dtype or quantization, or the model cannot be served.
     """
     place = _device(device)
     if dtype != AUTO and dtype not in DTYPES:
@@ -53,18 +55,22 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO) -> LanguageMod
     if model.startswith(LOOKUP):
         raise ModelRefused(f"{model}: a lookup proposes what followed before and has no law of its own: a draft alone")
     if model.startswith(PREFIX):
-        return _synthetic(model, place, dtype)
+        return _synthetic(model, place, dtype, quantization)
+    check_quantization(model, quantization, place, dtype)
     layers, location = split_layers(model)
     checkpoint = find_checkpoint(location)
     _quieten()
     config = _config(model, checkpoint, layers)
     vocabulary = _vocabulary(model, checkpoint)
     network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place))
-    loaded = CausalLM(network.to(place).eval(), _describe(model, checkpoint, vocabulary, network, layers))
-    check_agreement(loaded)
+    description = _describe(model, checkpoint, vocabulary, network, _variant(layers, quantization))
+    network.to(place).eval()
     if _has_cut_head(checkpoint, config):
         size = getattr(config, SIZE, None)
-        cut_head(network, draft_token_ids(checkpoint.folder, size, loaded.vocabulary_size))
+        cut_head(network, draft_token_ids(checkpoint.folder, size, description.vocabulary_size))
+    quantize(model, network, quantization)
+    loaded = CausalLM(network, description)
+    check_agreement(loaded)
     return loaded
 
 
@@ -83,7 +89,9 @@ def _auto_dtype(device: torch.device) -> str:
     return "float32" if device.type == "cpu" else AUTO
 
 
-def _synthetic(model: str, device: torch.device, dtype: str) -> SyntheticModel:
+def _synthetic(model: str, device: torch.device, dtype: str, quantization: str) -> SyntheticModel:
+    if quantization != NONE:
+        raise ModelRefused(f"{model}: a synthetic model has no weights to quantise; use none")
     if dtype not in (AUTO, "float64", "float32"):
         raise ModelRefused(f"{model}: a synthetic model is float64 or float32, not {dtype}")
     return SyntheticModel(model, device, DTYPES.get(dtype, torch.float64))
@@ -140,13 +148,18 @@ def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any
     return network
 
 
+def _variant(layers: int | None, quantization: str) -> str:
+    """Name what is served of the checkpoint; empty for all of it as it is."""
+    parts = ["" if layers is None else f"layers:{layers}", "" if quantization == NONE else quantization]
+    return " ".join(part for part in parts if part)
+
+
 def _describe(
-    model: str, checkpoint: Checkpoint, vocabulary: Mapping[str, int], network: Any, layers: int | None
+    model: str, checkpoint: Checkpoint, vocabulary: Mapping[str, int], network: Any, variant: str
 ) -> ModelDescription:
     size = real_size(vocabulary, network.get_output_embeddings().weight.shape[0])
     config, generation = checkpoint.written("config.json"), checkpoint.written("generation_config.json")
     dtype = str(network.dtype).removeprefix("torch.")
-    variant = "" if layers is None else f"layers:{layers}"
     return ModelDescription(
         name=model,
         model_fingerprint=model_fingerprint(config, checkpoint.weight_files, dtype, variant),

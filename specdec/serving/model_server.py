@@ -5,7 +5,7 @@ turns SERVING; SIGTERM lets running calls end. The coordinator never imports thi
 """
 
 import asyncio
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import structlog
 from opentelemetry import trace
@@ -37,6 +37,8 @@ class ModelServerSettings(ServiceSettings):
     """Where the model runs: auto (a GPU when there is one), cpu, cuda or cuda:N."""
     dtype: str = "auto"
     """Number format: auto (float32 on a CPU, the checkpoint's on a GPU), float64, float32, bfloat16 or float16."""
+    quantization: Literal["none", "float16", "int8"] = "none"
+    """Weights of the linear layers on a CPU: none (as dtype says), float16 or int8; the law is then that model's."""
     max_sessions: Annotated[int, Field(ge=1)] = 64
     """Sessions whose cache is kept at most."""
     cache_tokens: Annotated[int, Field(ge=1)] = 32768
@@ -214,7 +216,7 @@ def load_served_model(settings: ModelServerSettings) -> LanguageModel:
         ModelRefused: it cannot be served.
     """
     logger.info("loading", model=settings.model)
-    model = load_model(settings.model, settings.device, settings.dtype)
+    model = load_model(settings.model, settings.device, settings.dtype, settings.quantization)
     model.forward([Segment(model.new_cache(), [0], 1)])  # the first pass is the slowest: nobody should wait for it
     logger.info("loaded", model=model.name, fingerprint=model.description.model_fingerprint)
     return model
