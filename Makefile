@@ -22,6 +22,8 @@ PROMPT :=
 export PROMPT
 # One thread a process: the tests run several at once.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+TEST_PROCESSES := 2
+PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
 PYTEST_FLAGS :=
 
 .DEFAULT_GOAL := help
@@ -52,10 +54,10 @@ lint: setup ## ruff, mypy, buf, import directions
 	$(BIN)/lint-imports
 
 test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
-	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(PYTEST) $(PYTEST_FLAGS)
 
 verify: setup ## the long forms of the tests
-	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
+	$(PYTEST) -m long $(PYTEST_FLAGS)
 
 bench: setup ## measure: BENCH=pair (default), overhead, … (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)

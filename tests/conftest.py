@@ -11,12 +11,15 @@ TIME_LIMITS = {"unit": 60, "integration": 120, "statistical": 180, "e2e": 300, "
 LONG_SECONDS = 3600
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items):
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder not in TIME_LIMITS:
             raise pytest.UsageError(f"{item.path}: tests live in one of {', '.join(TIME_LIMITS)}")
         item.add_marker(getattr(pytest.mark, folder))
+        if folder == "e2e":  # one test process for all of them: they share systems of several processes
+            item.add_marker(pytest.mark.xdist_group(folder))
         if item.get_closest_marker("timeout") is None:
             seconds = LONG_SECONDS if item.get_closest_marker("long") else TIME_LIMITS[folder]
             item.add_marker(pytest.mark.timeout(seconds))
