@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from benchmarks.ahead import CountedAsk
 from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
 from benchmarks.far import coordinators, target_addresses
 from benchmarks.output import console, progress
@@ -27,7 +28,7 @@ from benchmarks.recording import Recording, record
 from benchmarks.services import Beside, Services, running
 from benchmarks.surroundings import surroundings
 
-QUICK = {"laps": 1, "rounds": 8, "round_trip": [1.0], "verification": ["block"]}
+QUICK = {"laps": 1, "rounds": 8, "round_trip": [10.0], "verification": ["coupled"]}
 VERIFICATIONS = ("token", "block", "coupled")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # the tables of synthetic models are small
 
@@ -98,22 +99,25 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> Report:
 def _measure_ways(services: Services, plan: Plan, advance: Callable[[], None]) -> list[dict[str, Any]]:
     with Beside(services) as beside:
         targets = target_addresses(beside, services, plan.round_trips_ms)
-        near = {0.0: services.stub}
-        stubs = {False: near | coordinators(beside, services, targets, services.system.address("draft"))}
+        stubs = {0.0: services.stub} | coordinators(beside, services, targets, services.system.address("draft"))
+        asks: dict[Way, Ask] = {way: _ask(stubs[way.round_trip_ms]) for way in plan.ways if not way.ahead}
         if plan.ahead_tokens:
             draft = beside.draft(plan.point.draft, {"DRAFT_AHEAD_TOKENS": str(plan.ahead_tokens)})
-            targets[0.0] = services.system.address("target")
-            stubs[True] = coordinators(beside, services, targets, draft.address)
-        asks = {way: _ask(stubs[way.ahead][way.round_trip_ms]) for way in plan.ways}
+            everywhere = {0.0: services.system.address("target")} | targets
+            stubs = coordinators(beside, services, everywhere, draft.address)
+            ahead = [way for way in plan.ways if way.ahead]
+            asks |= {way: CountedAsk(_ask(stubs[way.round_trip_ms]), draft.metrics_url) for way in ahead}
+        asks = {way: asks[way] for way in plan.ways}  # in the order of a lap
         answers = ask_laps(asks, plan.point.alpha, plan.rounds, plan.laps, advance)
-    return [_way(plan, way, answers) for way in plan.ways]
+    return [_way(plan, way, asks[way], answers) for way in plan.ways]
 
 
-def _way(plan: Plan, way: Way, answers: Mapping[Way, list[Recording]]) -> dict[str, Any]:
+def _way(plan: Plan, way: Way, ask: Ask, answers: Mapping[Way, list[Recording]]) -> dict[str, Any]:
     plain = Way(0, plan.verifications[0], way.round_trip_ms)
     found = figures(plan.point, way, answers[way], answers[plain])
-    if way.ahead:  # on the same seeds its proposals are those of the sequential way, so that luck does not differ
+    if isinstance(ask, CountedAsk):  # on the same seeds its proposals are the sequential ones: luck does not differ
         found["gain"] = gain(answers[way], answers[replace(way, ahead=False)], way.gamma)
+        found["drafted_ahead"] = ask.figures(sum(len(answer.rounds) for answer in answers[way]))
     return found
 
 
@@ -149,7 +153,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--verification", nargs="+", choices=VERIFICATIONS, default=list(VERIFICATIONS), help="(all)")
     add("--far-verification", choices=VERIFICATIONS, default="coupled", help="with a round trip (%(default)s)")
     add("--round-trip", nargs="+", type=not_negative, default=[1.0, 10.0, 50.0], help="milliseconds added (1 10 50)")
-    add("--ahead-tokens", type=int, default=0, help="of a draft that drafts ahead; 0: none (%(default)s)")
+    add("--ahead-tokens", type=int, default=32, help="of a pass of a draft that drafts ahead; 0: none (%(default)s)")
     add("--grid-laps", type=int, default=0, help="over the grid, ten minutes each (%(default)s)")
     return parse_quick(parser, arguments, QUICK)
 

@@ -28,6 +28,8 @@ def section(report: dict[str, Any]) -> str:
 def grids(report: dict[str, Any]) -> list[Grid]:
     """Return all tables, for a terminal."""
     found = [_pace(report), _breakdown(report)]
+    if any(way["ahead"] for way in report["ways"]):
+        found.append(_ahead(report))
     return [*found, _cells(report)] if report["grid"] else found
 
 
@@ -46,42 +48,44 @@ def _how(report: dict[str, Any]) -> str:
 
 
 def _pace(report: dict[str, Any]) -> Grid:
-    header = [
-        "way",
-        "rounds",
-        "tokens a round",
-        "expected",
-        "ms a round",
-        "expected",
-        "efficiency",
-        "speed-up",
-        "in all",
+    header = ["way", "rounds", "tokens a round", "expected", "ms a round", "expected", "efficiency"]
+    header += ["speed-up", "in all", "expected"]
+    return Grid("Pace", header, [_pace_row(way) for way in report["ways"]])
+
+
+def _pace_row(way: dict[str, Any]) -> list[str]:
+    return [
+        _name(way),
+        str(way["rounds"]),
+        number(way["tokens_a_round"], 3),
+        number(way["expected_tokens_a_round"], 3),
+        quartiles(way["round_ms"], 2),
+        number(way["expected_round_ms"], 1),
+        quartiles(way["efficiency"], 3),
+        quartiles(way["speedup"], 3),
+        number(way["speedup_in_all"], 3),
+        number(way["expected_speedup"], 3),
     ]
-    header += ["expected", "against sequential"]
-    rows = []
-    for way in report["ways"]:
-        row = [
-            _name(way),
-            str(way["rounds"]),
-            number(way["tokens_a_round"], 3),
-            number(way["expected_tokens_a_round"], 3),
-            quartiles(way["round_ms"], 2),
-            number(way["expected_round_ms"], 1),
-            quartiles(way["efficiency"], 3),
-            quartiles(way["speedup"], 3),
-            number(way["speedup_in_all"], 3),
-            number(way["expected_speedup"], 3),
-            quartiles(way.get("gain"), 3),
-        ]
-        rows.append(row)
-    return Grid("Pace", header, rows)
 
 
 def _breakdown(report: dict[str, Any]) -> Grid:
-    ways = report["ways"]
-    rows = [[words, *(number(way["milliseconds"][part], 2) for way in ways)] for part, words in PARTS.items()]
-    rows.append(["together", *(number(sum(way["milliseconds"].values()), 2) for way in ways)])
-    return Grid("Where the milliseconds of a round go (means)", ["", *(_name(way) for way in ways)], rows)
+    rows = []
+    for way in report["ways"]:
+        parts = way["milliseconds"]
+        rows.append([_name(way), *(number(parts[part], 2) for part in PARTS), number(sum(parts.values()), 2)])
+    return Grid("Where the milliseconds of a round go (means)", ["way", *PARTS.values(), "together"], rows)
+
+
+def _ahead(report: dict[str, Any]) -> Grid:
+    rows = []
+    for way in report["ways"]:
+        if way["ahead"]:
+            found = way["drafted_ahead"]
+            row = [_name(way | {"ahead": False}).partition(", ")[2], quartiles(way["gain"], 3)]
+            row += [number(found["hit_rate"], 2), number(found["used_a_round"], 2), number(found["drafted_a_round"], 1)]
+            rows.append(row)
+    header = ["way", "against the sequential way", "hit rate", "tokens used a round", "tokens drafted ahead a round"]
+    return Grid("What drafting ahead gains, on the same seeds in the same laps", header, rows)
 
 
 def _name(way: dict[str, Any]) -> str:

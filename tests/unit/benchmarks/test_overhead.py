@@ -1,9 +1,11 @@
 """What the overhead benchmark asks and how it sums up, on rounds made by hand."""
 
 import json
+from collections import Counter
 
 import pytest
 
+from benchmarks.ahead import CountedAsk
 from benchmarks.command import Benchmark, run
 from benchmarks.output import rounded
 from benchmarks.overhead import parse, plan_of
@@ -84,7 +86,7 @@ def test_ways_of_a_lap():
         (5, "coupled", 10, False),
         (5, "coupled", 10, True),
     ]
-    assert not [one for one in plan_of(parse([])).ways if one.ahead]
+    assert not [one for one in plan_of(parse(["--ahead-tokens", "0"])).ways if one.ahead]
 
 
 @pytest.fixture
@@ -94,6 +96,8 @@ def report():
         for way in (PLAIN, FIVE, Way(5, "coupled", 10, ahead=True))
     ]
     ways[2]["gain"] = {"low": 1.2, "median": 1.25, "high": 1.3}
+    counted = CountedAsk(lambda _: answer(5, 2, 5), "", Counter(hits=8, misses=2, tokens=900, used=45))
+    ways[2]["drafted_ahead"] = counted.figures(10)
     settings = {"point": {"draft_ms": 5.0, "target_ms": 30.0, "alpha": 0.67}, "laps": 1, "rounds": 6}
     cell = {"draft_ms": 15.0, "alpha": 0.9}
     facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
@@ -105,9 +109,9 @@ def test_the_section_says_what_the_json_says(report):
     text = section(report)
     assert "| γ 5, BLOCK | 4 | 3.000 | 2.756 | 60.00 (60.00–60.00) | 55.0 | 0.917 (0.917–0.917) |" in text
     assert "| γ 5, COUPLED, ahead, +10 ms |" in text
-    assert "1.250 (1.200–1.300) |" in text
     assert "| 0.50, 0.9, 0 | 5 | 3.00 | 2.76 |" in text
-    assert len(grids(report | {"grid": []})) == 2
+    assert "| COUPLED, +10 ms | 1.250 (1.200–1.300) | 0.80 | 4.50 | 90.0 |" in text
+    assert len(grids(report | {"grid": [], "ways": report["ways"][:2]})) == 2
 
 
 def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
