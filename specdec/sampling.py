@@ -52,12 +52,11 @@ def distributions(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Ten
     # Before anything overwrites what tells that the model has failed; minus infinity is a legal way to say never.
     failed = (logits.isnan() | logits.isposinf()).any(dim=-1, keepdim=True)
     logits = _processed(logits, rows)
-    greedy = _column(rows, lambda params: float(params.greedy), logits).bool()
     temperature = _column(rows, lambda params: 1.0 if params.greedy else params.temperature, logits)
     scaled = _cut_to_top_k(logits / temperature, rows)
     scaled = _cut_to_top_p(scaled, rows)
     probabilities = _cut_to_min_p(torch.softmax(scaled, dim=-1), rows)
-    return torch.where(greedy, _one_hot_of_best(logits), probabilities).masked_fill(failed, torch.nan).float()
+    return _choose_greedily(probabilities, logits, rows).masked_fill(failed, torch.nan).float()
 
 
 def sparse_distributions(probabilities: torch.Tensor, support_size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,6 +204,14 @@ def _cut_to_min_p(probabilities: torch.Tensor, rows: Sequence[RowContext]) -> to
     kept = probabilities.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), 0.0)
     # A row without min_p stays as it is to the bit: what its neighbours ask for is no concern of it.
     return torch.where(min_p > 0, kept / kept.sum(dim=-1, keepdim=True), probabilities)
+
+
+def _choose_greedily(probabilities: torch.Tensor, logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Tensor:
+    """Give the rows that are greedy a single 1."""
+    if not any(row.params.greedy for row in rows):
+        return probabilities
+    greedy = _column(rows, lambda params: float(params.greedy), logits).bool()
+    return torch.where(greedy, _one_hot_of_best(logits), probabilities)
 
 
 def _one_hot_of_best(logits: torch.Tensor) -> torch.Tensor:
