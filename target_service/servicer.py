@@ -3,16 +3,29 @@
 from typing import Any
 
 from opentelemetry import trace
+from prometheus_client import CollectorRegistry
 
+from specdec.model.language_model import LanguageModel
+from specdec.model.ranks import ALONE, Ranks
 from specdec.serving import names
-from specdec.serving.model_server import ModelServicer, answer_timings
+from specdec.serving.model_server import ModelServicer, answer_timings, load_served_model
 from specdec.v1 import common_pb2, target_pb2, target_pb2_grpc
 from specdec.wire import params_from_message, prefix_from_message, proposal_from_message, verification_from_message
+from target_service.settings import TargetSettings
 from target_service.verifying import Decision, TargetLimits, Verify
 
 
 class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):
     """Verifies."""
+
+    def __init__(self, settings: TargetSettings, registry: CollectorRegistry, ranks: Ranks = ALONE) -> None:
+        """Prepare to answer NOT_READY, in the process that leads all that hold the model together."""
+        super().__init__(settings, registry)
+        self._ranks = ranks
+
+    def load(self) -> LanguageModel:
+        """Load the model, or this process's share of it."""
+        return load_served_model(self.settings, self._ranks)
 
     async def Verify(self, request: target_pb2.VerifyRequest, context: Any) -> target_pb2.VerifyResponse:  # noqa: N802, ARG002
         """Decide how many draft tokens stand and draw the one token the target adds."""

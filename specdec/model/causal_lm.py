@@ -53,7 +53,7 @@ class CausalLM:
             ValueError: a segment is empty, asks for more rows than it feeds, or runs past the context.
         """
         for segment in segments:
-            self._check(segment)
+            self.check(segment)
         spans = _spans(segments)
         rows = [row for span, segment in zip(spans, segments, strict=True) for row in _rows(span, segment)]
         output = self.network(
@@ -71,7 +71,12 @@ class CausalLM:
         logits = output.logits[0, :, : self.vocabulary_size].to(self._logits_dtype)
         return list(logits.split([segment.rows for segment in segments]))
 
-    def _check(self, segment: Segment) -> None:
+    def check(self, segment: Segment) -> None:
+        """Find out, before a pass, whether it can feed a segment.
+
+        Raises:
+            ValueError: it is empty, asks for more rows than it feeds, or runs past the context.
+        """
         fed = len(segment.tokens)
         if not (fed >= 1 and 0 <= segment.rows <= fed):
             raise ValueError(f"a segment of {fed} tokens cannot give {segment.rows} rows")

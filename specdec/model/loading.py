@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from specdec.model.agreement import check_agreement
 from specdec.model.attention import RAGGED
@@ -19,6 +20,7 @@ from specdec.model.lookup_model import LOOKUP
 from specdec.model.quantization import NONE, check_quantization, quantize
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 from specdec.model.synthetic import PREFIX, SyntheticModel
+from specdec.model.tensor_parallel import refuse_unspreadable
 from specdec.model.vocabulary import real_size, vocabulary_fingerprint
 
 AUTO = "auto"
@@ -50,19 +52,50 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO, quantization: 
         ModelRefused: there is no such model, device, dtype or quantization, or the model cannot be served.
     """
     place = _device(device)
-    if dtype != AUTO and dtype not in DTYPES:
-        raise ModelRefused(f"dtype {dtype!r}: there are auto, {', '.join(DTYPES)}")
+    _check_dtype(dtype)
     if model.startswith(LOOKUP):
         raise ModelRefused(f"{model}: a lookup proposes what followed before and has no law of its own: a draft alone")
     if model.startswith(PREFIX):
         return _synthetic(model, place, dtype, quantization)
     check_quantization(model, quantization, place, dtype)
+    return _causal_lm(model, place, dtype, quantization, ranks=1)
+
+
+def load_share(model: str, device: str, dtype: str, quantization: str, ranks: int) -> CausalLM:
+    """Load this process's share of a model; all processes of its default process group must do so.
+
+    Args:
+        model: as for load_model, but no synthetic model and no draft that was made for a target.
+        device: "auto" alone: each process has its own GPU, or all run on the CPU where torch sees no GPU.
+        dtype: as for load_model.
+        quantization: "none" alone.
+        ranks: how many processes there are, at least 2.
+
+    Returns:
+        A model whose forward passes must be run by all processes together.
+
+    Raises:
+        ModelRefused: as for load_model, or the model cannot be spread over so many processes.
+    """
+    if device != AUTO:
+        raise ModelRefused(f"device {device!r}: with {ranks} processes each takes a GPU of its own; use {AUTO}")
+    _check_dtype(dtype)
+    if quantization != NONE:
+        raise ModelRefused(f"{model}: quantization {quantization} is for one process, not for {ranks}; use {NONE}")
+    if model.startswith((LOOKUP, PREFIX)):
+        raise ModelRefused(f"{model}: there are no weights to spread over {ranks} processes; start one")
+    return _causal_lm(model, _device(AUTO), dtype, NONE, ranks)
+
+
+def _causal_lm(model: str, place: torch.device, dtype: str, quantization: str, ranks: int) -> CausalLM:
     layers, location = split_layers(model)
     checkpoint = find_checkpoint(location)
     _quieten()
     config = _config(model, checkpoint, layers)
+    if ranks > 1:
+        _refuse_unspreadable(model, checkpoint, config, ranks)
     vocabulary = _vocabulary(model, checkpoint)
-    network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place))
+    network = _network(model, checkpoint, config, dtype if dtype != AUTO else _auto_dtype(place), ranks)
     description = _describe(model, checkpoint, vocabulary, network, _variant(layers, quantization))
     network.to(place).eval()
     if _has_cut_head(checkpoint, config):
@@ -74,6 +107,12 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO, quantization: 
     return loaded
 
 
+def _refuse_unspreadable(model: str, checkpoint: Checkpoint, config: Any, ranks: int) -> None:
+    if _has_cut_head(checkpoint, config):
+        raise ModelRefused(f"{model}: a draft that was made for a target runs in one process, not in {ranks}")
+    refuse_unspreadable(model, config, ranks)
+
+
 def _device(name: str) -> torch.device:
     if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -83,6 +122,11 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ModelRefused(f"device {name!r}: {str(error).splitlines()[0]}") from error
     return device
+
+
+def _check_dtype(name: str) -> None:
+    if name != AUTO and name not in DTYPES:
+        raise ModelRefused(f"dtype {name!r}: there are auto, {', '.join(DTYPES)}")
 
 
 def _auto_dtype(device: torch.device) -> str:
@@ -127,7 +171,7 @@ def _config(model: str, checkpoint: Checkpoint, layers: int | None) -> Any:
     return config
 
 
-def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any:
+def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str, ranks: int) -> Any:
     """Read the weights into the network, all of them: one that is not in the checkpoint would be random."""
     loader: Any = transformers.AutoModelForCausalLM  # typed as if it never returned the report
     try:
@@ -136,6 +180,7 @@ def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str) -> Any
             config=config,
             dtype=DTYPES.get(dtype, dtype),
             attn_implementation=RAGGED,
+            distributed_config=DistributedConfig(tp_size=ranks) if ranks > 1 else None,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

@@ -15,8 +15,10 @@ from pydantic import Field
 from specdec.errors import InvalidParameter, NotReady
 from specdec.model.engine import Advance, Answer, Engine, EngineLimits
 from specdec.model.language_model import LanguageModel, Segment
-from specdec.model.loading import load_model
+from specdec.model.loading import load_model, load_share
+from specdec.model.ranks import ALONE, Ranks
 from specdec.model.refusal import ModelRefused
+from specdec.model.tensor_parallel import LeadingModel
 from specdec.serving import names, telemetry
 from specdec.serving.server import Server
 from specdec.serving.settings import ServiceSettings
@@ -209,14 +211,20 @@ def answer_timings(answer: Answer) -> common_pb2.ServerTimings:
     )
 
 
-def load_served_model(settings: ModelServerSettings) -> LanguageModel:
+def load_served_model(settings: ModelServerSettings, ranks: Ranks = ALONE) -> LanguageModel:
     """Load the model that the settings name, and warm it up.
+
+    Args:
+        settings: of the service.
+        ranks: the processes that hold the model together; this one leads.
 
     Raises:
         ModelRefused: it cannot be served.
     """
-    logger.info("loading", model=settings.model)
-    model = load_model(settings.model, settings.device, settings.dtype, settings.quantization)
+    logger.info("loading", model=settings.model, processes=ranks.count)
+    named = settings.model, settings.device, settings.dtype, settings.quantization
+    model: LanguageModel
+    model = load_model(*named) if ranks.count == 1 else LeadingModel(load_share(*named, ranks.count), ranks)
     model.forward([Segment(model.new_cache(), [0], 1)])  # the first pass is the slowest: nobody should wait for it
     logger.info("loaded", model=model.name, fingerprint=model.description.model_fingerprint)
     return model
