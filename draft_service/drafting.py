@@ -187,7 +187,8 @@ def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Outcome]:
     finite = probabilities.isfinite().all(dim=-1, keepdim=True)
     columns = [finite, tokens, token_ids, q]
     if ranked := max(draft.ranked for draft in drafts):
-        columns += sparse_distributions(_likelihoods(drafts, logits, probabilities, coupled, noise), ranked)
+        likelihoods = _likelihoods(drafts, logits, probabilities, coupled, noise)
+        columns += sparse_distributions(likelihoods, ranked)
     # Token ids are exact in float64, so one tensor carries everything to the host.
     host = torch.cat([column.double() for column in columns], dim=1).tolist()
     ranking = 2 + token_ids.shape[1] + q.shape[1]
@@ -200,10 +201,11 @@ def _draft_draws(drafts: Sequence[Draft], device: torch.device) -> torch.Tensor:
 
 
 def _noise(drafts: Sequence[Draft], probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the [n, vocabulary] Gumbel noise of coupled drafts."""
+    """Return the [n, vocabulary] Gumbel noise of coupled drafts; those ahead of one session share most of it."""
     size, device = probabilities.shape[-1], probabilities.device
-    noise = [gumbel_noise(draft.params.seed, draft.position, size, device) for draft in drafts]
-    return torch.stack(noise) if noise else probabilities[:0]
+    keys = [(draft.params.seed, draft.position) for draft in drafts]
+    noise = {(seed, position): gumbel_noise(seed, position, size, device) for seed, position in set(keys)}
+    return torch.stack([noise[key] for key in keys]) if keys else probabilities[:0]
 
 
 def _likelihoods(

@@ -6,6 +6,7 @@ it had come at once; any other finds what it would have found without.
 
 import heapq
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from specdec.errors import SpecdecError
 from specdec.model.language_model import LanguageModel
 from specdec.model.prospect import Branch, Prospect, next_tokens
+from specdec.model.rest_times import RestTimes
 from specdec.model.session_cache import SessionCache
 from specdec.model.session_caches import SessionCaches
 from specdec.model.work import Advance, Feed, Outcome, Outlook
@@ -46,6 +48,7 @@ class Ahead:
         self._caches = caches
         self._most = tokens
         self._failures_in_a_row = 0
+        self._times = RestTimes()
         self.passes = 0
         self.fed_tokens = 0
         self.failed_passes = 0
@@ -54,6 +57,11 @@ class Ahead:
     def pending(self) -> bool:
         """Whether there is something to do with idle time."""
         return any(prospect.unfinished for _, prospect in self._prospects())
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long to wait before that, because a call is due."""
+        return self._times.quiet_seconds
 
     def expect(self, session: SessionCache, outlook: Outlook | None) -> None:
         """Note what a session that rests from now on may be asked next."""
@@ -64,6 +72,7 @@ class Ahead:
         prospect = session.prospect
         if prospect is None:
             return
+        self._times.rested(time.monotonic() - session.used_at)
         branch = prospect.foreseen(session.tokens, committed)
         if prospect.outlook.meet(work, committed, branch.work if branch else None) and branch:
             session.adopt(branch)
@@ -71,7 +80,10 @@ class Ahead:
             session.look_away()
 
     def run_pass(self) -> None:
-        """Feed the next token of the likeliest branches. A failure is nobody's but is logged and counted."""
+        """Feed the next token of the likeliest branches, unless a call is due that this would delay for too little.
+
+        A failure is nobody's but is logged and counted.
+        """
         try:
             self._run_pass()
             self._failures_in_a_row = 0
@@ -94,6 +106,10 @@ class Ahead:
         if not parts:
             return
         chosen = [(session, branch) for session, branches in parts for branch in branches]
+        likelihood = sum(branch.weight for _, branch in chosen)
+        if not self._times.worth_a_pass(likelihood, [session.used_at for session, _ in self._prospects()]):
+            return
+        started = time.monotonic()
         segments = [next_tokens(session.cache, branches) for session, branches in parts]
         self.passes += 1
         self.fed_tokens += len(chosen)
@@ -102,6 +118,7 @@ class Ahead:
         outcomes = self._advance([(branch.work, row) for _, branch, row in whole]) if whole else []
         for (session, branch, _), outcome in zip(whole, outcomes, strict=True):
             self._apply(session, branch, outcome)
+        self._times.passed(time.monotonic() - started)
 
     def _choose(self) -> dict[SessionCache, list[Branch]]:
         """Return the likeliest branches that have something to feed, by session."""

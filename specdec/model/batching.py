@@ -69,7 +69,7 @@ class Batching:
         self._start_waiting()
         if self.running:
             self._run_pass()
-        elif self.ahead.pending:
+        elif self.ahead.pending and not self.ahead.quiet_seconds:
             self.ahead.run_pass()
 
     def _start_waiting(self) -> None:

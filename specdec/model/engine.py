@@ -218,16 +218,18 @@ class Engine:
         """Move what has come to the batch, waiting a heartbeat for it when there is nothing to do. False: end."""
         self.heartbeat = time.monotonic()
         batching = self._batching
-        idle = not (batching.running or batching.waiting or batching.ahead.pending)
+        wait = 0.0
+        if not (batching.running or batching.waiting):
+            wait = min(HEARTBEAT_SECONDS, batching.ahead.quiet_seconds) if batching.ahead.pending else HEARTBEAT_SECONDS
         while True:
             try:
-                job = self._inbox.get(timeout=HEARTBEAT_SECONDS) if idle else self._inbox.get_nowait()
+                job = self._inbox.get(timeout=wait)
             except queue.Empty:
                 return True
             if job is None:
                 return False
             batching.waiting.append(job)
-            idle = False
+            wait = 0.0
 
     def _show(self) -> None:
         batching, caches = self._batching, self._batching.caches
