@@ -4,9 +4,11 @@ Architectures differ in ways that no configuration tells (biases on the scores, 
 else). Two short sessions, fed in pieces and cut, are compared with the model's own attention before anything is served.
 """
 
+import logging
+
 import torch
 
-from specdec.model.attention import RAGGED
+from specdec.model.attention import RAGGED, groupings
 from specdec.model.causal_lm import CausalLM
 from specdec.model.language_model import Segment
 from specdec.model.refusal import ModelRefused
@@ -16,13 +18,32 @@ PROBE_LENGTH = 9
 # transformers' own attention rounds to float32 within, float64 models too.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 
+_logger = logging.getLogger(__name__)
+
 
 def check_agreement(model: CausalLM) -> None:
-    """Compare ragged, chunked and cut feeding with the unbatched network.
+    """Compare ragged, chunked and cut feeding with the unbatched network, and choose the calls of attention.
+
+    The best calls that the device has serve, unless they fail or say something else here: then the next ones do, which
+    is logged. On the CPU there is one way.
 
     Raises:
-        ModelRefused: they differ, a layer keeps no keys and values, or the pass fails.
+        ModelRefused: the logits differ, a layer keeps no keys and values, or the pass fails.
     """
+    *better, surest = groupings(model.device, model.network.dtype)
+    for grouping in better:
+        model.grouping = grouping
+        try:
+            _check(model)
+        except ModelRefused as refusal:
+            _logger.warning("attention falls back to calls that are slower: %s", refusal)
+        else:
+            return
+    model.grouping = surest
+    _check(model)
+
+
+def _check(model: CausalLM) -> None:
     length = min(PROBE_LENGTH, model.context_length)
     probes = [[(seed + 7919 * place) % model.vocabulary_size for place in range(length)] for seed in (11, 5003)]
     try:

@@ -2,18 +2,21 @@
 
 The tokens of all sessions stand one behind the other in a batch of one. transformers hands every layer's projected
 queries, keys and values to the function registered here (AttentionInterface), together with the ``RaggedPass`` that the
-caller put into forward's keyword arguments; it builds no mask of its own (AttentionMaskInterface answers None).
+caller put into forward's keyword arguments. No mask function is registered beside it, and so transformers makes no mask
+and does not look for packed sequences in the positions, which would wait for the device.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
 
 import torch
-from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
-from specdec.model.kv_cache import TensorCache
+from specdec.model.attention_calls import NeighbourCall, PageCall, Span
+from specdec.model.flash_call import flash_calls
+from specdec.model.kv_arena import Arena
 
 RAGGED = "specdec_ragged"
 
@@ -21,37 +24,88 @@ RAGGED = "specdec_ragged"
 _UNSUPPORTED = ("sliding_window", "softcap", "s_aux")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Where one session's tokens lie in the packed batch: [start, stop), to be appended to its cache.
+class AttentionCall(Protocol):
+    """One call of a layer's attention, over some of the sessions: ``PaddedCall``, ``FlashCall``."""
 
-    Attributes:
-        cache: the session's.
-        start: of its first token.
-        stop: behind its last one.
-        parents: of each token, the index of the cache's entry that it follows.
-        branching: whether the tokens become branches; else they continue the sequence.
+    spans: Sequence[Span]
+    padded: list[int]
+    places: list[int]
+    numbers: list[list[int]]
+
+    def rubbish(self) -> list[int]:
+        """Return rows of the arena to clear before the pass."""
+
+    def receive(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Take ``numbers`` as they have come to the device."""
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """Attend with the call's rows; see ``PaddedCall``."""
+
+
+Grouping = Callable[[Sequence[Span]], Sequence[AttentionCall]]
+
+
+def groupings(device: torch.device, dtype: torch.dtype) -> list[Grouping]:
+    """Return the ways to share calls among sessions that a device has, the best one first, the last one for any case.
+
+    On the CPU copying keys and values together costs as much as attending to them, so calls read them in place. On
+    other devices a call's launch is what costs; flash attention, where it is, needs neither copies nor padding.
     """
+    if device.type == "cpu":
+        return [NeighbourCall.calls]
+    ways: list[Grouping] = [PageCall.calls]
+    half = dtype in (torch.float16, torch.bfloat16)
+    if device.type == "cuda" and half and torch.cuda.get_device_capability(device) >= (8, 0):
+        from torch.nn.attention.varlen import varlen_attn
 
-    cache: TensorCache
-    start: int
-    stop: int
-    parents: Sequence[int]
-    branching: bool
+        ways.insert(0, partial(flash_calls, kernel=varlen_attn))
+    return ways
 
 
 class RaggedPass:
-    """One forward pass over packed sessions: knows their spans and keeps their masks from layer to layer."""
+    """One forward pass over packed sessions.
 
-    def __init__(self, spans: Sequence[Span]) -> None:
-        """Serve these spans, which cover the batch without gaps."""
-        self._spans = spans
-        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+    Attributes:
+        spans: in the order in which their tokens are packed.
+        numbers: lists of integers for ``receive``.
+    """
+
+    def __init__(self, arena: Arena, calls: Sequence[AttentionCall]) -> None:
+        """Lay the calls out one behind the other.
+
+        Args:
+            arena: of all caches.
+            calls: at least one; each session is in one of them, with room for what it feeds.
+        """
+        self._arena = arena
+        self._calls = calls
+        self.spans = [span for call in calls for span in call.spans]
+        padded: list[int] = []
+        places: list[int] = []
+        for call in calls:
+            row, token = len(padded), len(places)
+            places += [row + place for place in call.places]
+            padded += [token + packed for packed in call.padded]
+        self._even = len(padded) == len(places)
+        rubbish = [row for call in calls for row in call.rubbish()]
+        written = [row for span in self.spans for row in span.cache.next_rows(span.fed)]
+        self.numbers = [rubbish, written, padded, places, *chain.from_iterable(call.numbers for call in calls)]
+
+    def receive(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Take ``numbers`` as they have come to the device."""
+        rubbish, self._written, self._padded, self._places, *rest = numbers
+        if len(rubbish):
+            self._arena.clear(rubbish)
+        for call in self._calls:
+            call.receive(rest[: len(call.numbers)])
+            rest = rest[len(call.numbers) :]
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
-        """Append keys and values to the caches and attend, session by session.
+        """Append keys and values to the caches and attend.
 
         Args:
             layer: index of the layer.
@@ -63,61 +117,12 @@ class RaggedPass:
         Returns:
             [1, total, heads, value size].
         """
-        _, heads, total, _ = query.shape
-        output = query.new_empty((1, total, heads, value.shape[-1]))
-        for index, span in enumerate(self._spans):
-            part = slice(span.start, span.stop)
-            keys, values = span.cache.append(layer, key[0, :, part], value[0, :, part])
-            output[0, part] = self._attend_one(index, query[0, :, part], keys, values, scaling).transpose(0, 1)
-        return output
-
-    def _attend_one(
-        self, index: int, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
-    ) -> torch.Tensor:
-        """Attend with the last n entries; [heads, n, value size].
-
-        The query heads that share a key-value head become further rows of one head, so that keys and values are
-        read once and never repeated.
-        """
-        heads, fed, size = query.shape
-        groups = heads // keys.shape[0]
-        rows = query.reshape(1, keys.shape[0], groups * fed, size)
-        alone = fed == 1 and not self._spans[index].branching
-        mask = None if alone else self._mask(index, groups, rows)
-        result = functional.scaled_dot_product_attention(
-            rows, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, scale=scaling
-        )
-        return result.view(heads, fed, values.shape[-1])
-
-    def _mask(self, index: int, groups: int, rows: torch.Tensor) -> torch.Tensor:
-        """Return the span's mask [groups * n, entries]: 0 where a row sees, -inf where it does not."""
-        known = self._masks.get((index, groups))
-        if known is None:
-            seen = visibility(self._spans[index]).to(rows.device)
-            hidden = rows.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-            known = self._masks[index, groups] = hidden.repeat(groups, 1)
-        return known
-
-
-def visibility(span: Span) -> torch.Tensor:
-    """Tell which entries each token of a span sees: its ancestors and itself.
-
-    Returns:
-        [n, entries] booleans, with the n fed tokens as the last entries.
-    """
-    cache, fed = span.cache, span.stop - span.start
-    entries = cache.length + len(cache.branches) + fed
-    if not span.branching:
-        return torch.ones(fed, entries, dtype=torch.bool).tril(entries - fed)
-    parents = [*cache.branches, *span.parents]
-    seen = torch.zeros(len(parents), entries, dtype=torch.bool)
-    for row, parent in enumerate(parents):
-        seen[row, cache.length + row] = True
-        if parent < cache.length:
-            seen[row, : parent + 1] = True
-        else:
-            seen[row] |= seen[parent - cache.length]
-    return seen[-fed:]
+        keys, values = self._arena.write(layer, self._written, key[0], value[0])
+        rows = query[0] if self._even else query[0].index_select(1, self._padded)
+        parts = rows.split([len(call.padded) for call in self._calls], dim=1)
+        results = [call.attend(part, keys, values, scaling) for call, part in zip(self._calls, parts, strict=True)]
+        result = results[0] if len(results) == 1 else torch.cat(results)
+        return (result if self._even else result.index_select(0, self._places)).unsqueeze(0)
 
 
 def ragged_attention(
@@ -138,7 +143,7 @@ def ragged_attention(
         query: [1, heads, total, head size].
         key: [1, key-value heads, total, head size].
         value: [1, key-value heads, total, value size].
-        attention_mask: None, as the registered mask function answers.
+        attention_mask: None: there is no mask function of this name.
         scaling: the model's factor on the scores.
         ragged_pass: the pass, from forward's keyword arguments.
         **kwargs: what else the model says of its attention.
@@ -156,9 +161,4 @@ def ragged_attention(
     return ragged_pass.attend(layer, query, key, value, scaling), None
 
 
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """Tell transformers that no mask is wanted: the spans say all."""
-
-
 AttentionInterface.register(RAGGED, ragged_attention)
-AttentionMaskInterface.register(RAGGED, _no_mask)

@@ -1,14 +1,15 @@
 """Hugging Face causal LMs behind the LanguageModel interface: one packed forward pass for sessions of any lengths."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 
-from specdec.model.attention import RaggedPass, Span
+from specdec.model.attention import Grouping, RaggedPass, groupings
+from specdec.model.attention_calls import Span
 from specdec.model.description import ModelDescription
-from specdec.model.kv_cache import TensorCache
+from specdec.model.kv_arena import Arena, TensorCache
 from specdec.model.language_model import Branches, Segment
 
 
@@ -22,6 +23,8 @@ class CausalLM:
         context_length: tokens a cache may hold.
         device: where weights, caches and logits live.
         network: the transformers model.
+        grouping: which sessions share a call of attention.
+        arena: where all caches' keys and values are.
     """
 
     def __init__(self, network: Any, description: ModelDescription) -> None:
@@ -32,11 +35,13 @@ class CausalLM:
         self.context_length = description.context_length
         self.network = network
         self.device: torch.device = network.device
+        self.grouping: Grouping = groupings(self.device, network.dtype)[-1]
+        self.arena = Arena()
         self._logits_dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
 
     def new_cache(self) -> TensorCache:
         """Return an empty cache, with nothing allocated yet."""
-        return TensorCache()
+        return TensorCache(self.arena)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> list[torch.Tensor]:
@@ -54,20 +59,26 @@ class CausalLM:
         """
         for segment in segments:
             self.check(segment)
-        spans = _spans(segments)
-        rows = [row for span, segment in zip(spans, segments, strict=True) for row in _rows(span, segment)]
-        output = self.network(
-            input_ids=self._packed([token for segment in segments for token in segment.tokens]).unsqueeze(0),
-            position_ids=self._packed([place for segment in segments for place in segment.positions]).unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=self._packed(rows),
-            ragged_pass=RaggedPass(spans),
+        ragged_pass = RaggedPass(self.arena, self.grouping(_spans(segments)))
+        packed = ragged_pass.spans
+        ids, positions, rows, *numbers = self._sent(
+            [
+                [token for span in packed for token in span.segment.tokens],
+                [position for span in packed for position in span.segment.positions],
+                _rows(segments, packed),
+                *ragged_pass.numbers,
+            ]
         )
-        for span in spans:
-            if span.branching:
-                span.cache.branches += span.parents
-            else:
-                span.cache.length += span.stop - span.start
+        ragged_pass.receive(numbers)
+        output = self.network(
+            input_ids=ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=rows,
+            ragged_pass=ragged_pass,
+        )
+        for span in packed:
+            span.count()
         logits = output.logits[0, :, : self.vocabulary_size].to(self._logits_dtype)
         return list(logits.split([segment.rows for segment in segments]))
 
@@ -83,24 +94,28 @@ class CausalLM:
         if max(segment.positions) >= self.context_length:
             raise ValueError(f"{max(segment.positions) + 1} tokens exceed the context of {self.context_length}")
 
-    def _packed(self, numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=self.device)
+    def _sent(self, lists: Sequence[Sequence[int]]) -> Sequence[torch.Tensor]:
+        """Return the lists as tensors on the device, sent in one copy that nobody waits for."""
+        pinned = self.device.type == "cuda"
+        numbers = torch.tensor([*chain.from_iterable(lists)], dtype=torch.long, pin_memory=pinned)
+        sent: Sequence[torch.Tensor] = numbers.to(self.device, non_blocking=pinned).split([*map(len, lists)])
+        return sent
 
 
 def _spans(segments: Sequence[Segment]) -> list[Span]:
-    """Lay the segments one behind the other and make room in their caches."""
-    stops = accumulate(len(segment.tokens) for segment in segments)
+    """Forget the branches that are not continued, and make room in the caches."""
     spans = []
-    for segment, stop in zip(segments, stops, strict=True):
+    for segment in segments:
         cache: Any = segment.cache
-        branching = isinstance(segment, Branches)
-        if not branching:
+        if not isinstance(segment, Branches):
             cache.cut(cache.length)
-        cache.reserve(cache.length + len(cache.branches) + len(segment.tokens))
-        spans.append(Span(cache, stop - len(segment.tokens), stop, segment.parents, branching))
+        cache.reserve(cache.entries + len(segment.tokens))
+        spans.append(Span(segment, cache, cache.entries))
     return spans
 
 
-def _rows(span: Span, segment: Segment) -> range:
-    """Return the packed indices whose logits are wanted."""
-    return range(span.stop - segment.rows, span.stop)
+def _rows(segments: Sequence[Segment], packed: Sequence[Span]) -> list[int]:
+    """Return the packed indices whose logits are wanted, in the order of the segments."""
+    stops = accumulate(span.fed for span in packed)
+    stop_of = {id(span.segment): stop for span, stop in zip(packed, stops, strict=True)}
+    return [row for segment in segments for row in range(stop_of[id(segment)] - segment.rows, stop_of[id(segment)])]

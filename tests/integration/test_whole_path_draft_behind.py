@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from draft_service.servicer import DraftServicer
 from specdec.errors import CacheFull
-from specdec.model.kv_cache import TensorCache
+from specdec.model.kv_arena import TensorCache
 from specdec.model.loading import load_model
 from specdec.v1 import generation_pb2
 from specdec.wire import fence_from_message
@@ -54,14 +54,13 @@ class DisturbedDraft(DraftServicer):
 class DriftingCache(TensorCache):
     """Keeps, where tokens were cut, the first of them in place of the one that follows: a trim that is off by one."""
 
-    fed = 0  # of a model of one layer
+    fed = 0
 
-    def append(self, layer, keys, values):
-        if self.length < self.fed:
-            held_keys, held_values = self._layers[layer]
-            keys[:, 0], values[:, 0] = held_keys[:, self.length], held_values[:, self.length]
-        self.fed = self.length + keys.shape[1]
-        return super().append(layer, keys, values)
+    def next_rows(self, count):
+        rows = super().next_rows(count)
+        drifted, self.fed = self.length < self.fed, self.length + count
+        scratch = self.start + self.capacity - 1
+        return [scratch, *rows[1:]] if drifted else rows
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +163,7 @@ async def test_a_cache_that_is_off_by_one_would_be_seen(redis_server, target, ta
     model = load_model(f"layers:1:{target_model}", dtype="float64")
     async with disturbed_draft("drifting", loaded=model) as draft, whole_path(redis_server.url, target, draft) as path:
         plain = await path.answer(**request("coupled", 40, gamma=0))
-        model.new_cache = DriftingCache
+        model.new_cache = lambda: DriftingCache(model.arena)
         answer = await path.answer(**request("coupled", 40))
         del model.new_cache
         assert answer.tokens == plain.tokens
