@@ -117,8 +117,8 @@ class Draft:
     def take(self, token: int, token_ids: Sequence[int], probabilities: Sequence[float]) -> Feed | Done:
         """Add a drawn token; ask for the next or end the proposal."""
         if self.gamma > 0:
-            size = sum(probability > 0 for probability in probabilities)
-            self.add(token, SparseDistribution(tuple(map(int, token_ids[:size])), tuple(probabilities[:size])))
+            size = len(probabilities) - probabilities.count(0.0)
+            self.add(token, SparseDistribution(tuple(token_ids[:size]), tuple(probabilities[:size])))
         return self.done() if self.full else Feed([token], 1)
 
     @property
@@ -234,4 +234,4 @@ def _outcome(draft: Draft, host: list[float], ranking: int) -> Feed | Done:
 def _halves(entries: list[float]) -> tuple[list[int], list[float]]:
     """Split token ids from probabilities."""
     size = len(entries) // 2
-    return [int(entry) for entry in entries[:size]], entries[size:]
+    return list(map(int, entries[:size])), entries[size:]
