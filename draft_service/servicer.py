@@ -3,12 +3,13 @@
 from typing import Any
 
 from opentelemetry import trace
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from draft_service.drafting import DraftLimits
 from draft_service.foresight import ForesightedDraft
 from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
+from specdec.model.engine import Advance
 from specdec.model.language_model import LanguageModel
 from specdec.proposal import Proposal
 from specdec.serving import names
@@ -30,6 +31,13 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
     def load(self) -> LanguageModel:
         """Load what the settings name."""
         return self._drafts.load()
+
+    def start(self, model: LanguageModel, advance: Advance) -> None:
+        """Begin to serve a model."""
+        super().start(model, advance)
+        if self.settings.ahead_tokens:
+            failed = Gauge("specdec_ahead_failed_passes", "Passes ahead that failed.", registry=self._registry)
+            failed.set_function(lambda: self.engine.state.failed_passes_ahead)
 
     async def Propose(self, request: draft_pb2.ProposeRequest, context: Any) -> draft_pb2.ProposeResponse:  # noqa: N802, ARG002
         """Draw up to gamma tokens that follow the committed ones."""

@@ -90,6 +90,7 @@ async def test_rounds_are_the_same_and_what_was_there_takes_no_pass(paths, name)
     counted = {what: value - before[what] for what, value in counters(ahead).items()}
     assert (counted["hits"], counted["misses"]) == (len(hits), len(calls) - len(hits))
     assert counted["tokens"] > counted["used"] == sum(call[names.AHEAD_TOKENS] for call in calls) > 0
+    assert ahead.draft.servicer._registry.get_sample_value("specdec_ahead_failed_passes") == 0
     for call in hits:
         assert call[names.PASSES] == call[names.FED_TOKENS] == call[names.GAMMA] - call[names.AHEAD_TOKENS]
     assert any(call[names.PASSES] == 0 for call in hits)
