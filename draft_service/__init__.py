@@ -9,6 +9,6 @@ Life of a Propose call:
    to the support, and draws a token each (``specdec.draws``).
 4. Tokens are fed and drawn until gamma are there; the last one is not fed.
 5. ``servicer`` writes tokens and distributions into the answer, as they were drawn.
-6. With DRAFT_AHEAD_TOKENS, ``foresight`` says which outcomes of the round are likely (``ahead``), and the engine drafts on
-   from them as long as no call needs it. The next Propose then begins with what is there for it.
+6. With DRAFT_AHEAD_TOKENS, ``foresight`` says which outcomes of the round are likely (``ahead``), and the engine drafts
+   on from them while no call needs it. The next Propose then begins with what is there for it.
 """
