@@ -23,7 +23,6 @@ from specdec.wire import params_to_message, prefix_to_message, proposal_to_messa
 from tests.in_process import serving_target
 from tests.tiny_models import write_tiny_model
 
-pytest.importorskip("accelerate")  # transformers reads sharded weights with it alone
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
