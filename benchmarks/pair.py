@@ -1,12 +1,13 @@
-"""What speculation gains with a pair of models, for each draft, kind of prompt, temperature and gamma.
+"""What speculation gains with a pair of models, for each draft, kind of prompt, temperature and way of decoding.
 
     python -m benchmarks.pair --pair smollm2
     python -m benchmarks.pair --pair qwen2.5-coder --laps 2 --temperature 0 --gamma 4 --max-new-tokens 32
     python -m benchmarks.pair --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --draft lookup:
     python -m benchmarks.pair --from pair.json --write
 
-The real services answer over loopback, one system a draft. One JSON object goes to standard output, a table to a
-terminal; with --write the pair's section of benchmarks/RESULTS.md is made anew.
+The real services answer over loopback, one system a draft: plainly, with each gamma, and with the gamma they choose.
+Beside them Hugging Face ``generate`` answers the same prompts with the same models, alone and assisted. One JSON object
+goes to standard output, a table to a terminal; with --write the pair's section of benchmarks/RESULTS.md is made anew.
 """
 
 import argparse
@@ -18,17 +19,19 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
+from benchmarks.hugging_face import ASSISTED
 from benchmarks.output import console, progress
-from benchmarks.pair_run import Case, DraftRun, Plan, run_draft
+from benchmarks.pair_goals import ALL
+from benchmarks.pair_plan import Plan
+from benchmarks.pair_run import Answers, DraftRun, run_draft, ways_of
 from benchmarks.pair_section import grids, section
 from benchmarks.prompts import PROMPTS
-from benchmarks.recording import Recording
 from benchmarks.results import check_name
-from benchmarks.speculation import pace_figures, pass_seconds, speculation_figures
+from benchmarks.speculation import comparison, cost_figures, pace_figures, pass_seconds, speculation_figures
 from benchmarks.surroundings import surroundings, usable_cores
+from benchmarks.ways import PLAIN
 from deploy.pairs import DEFAULT_PAIR, LOOKUP, PAIRS, SYNTHETIC, prepare
 
-ALL = "all"
 # A first look.
 QUICK = {"laps": 1, "gamma": [4], "temperature": [0.0], "max_new_tokens": 24}
 
@@ -47,7 +50,8 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> Report:
     terminal = console()
     runs: list[DraftRun] = []
     with progress(terminal) as bar:
-        task = bar.add_task("answers", total=plan.answers * len(plan.drafts))
+        total = sum(plan.cases * len(ways_of(plan, draft)) for draft in plan.drafts)
+        task = bar.add_task("answers", total=total)
 
         def tell(seconds: float) -> None:
             left = len(plan.drafts) - len(runs)
@@ -67,37 +71,46 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> Report:
 def draft_report(plan: Plan, draft: str, run: DraftRun) -> dict[str, Any]:
     """Sum up what came of a draft."""
     greedy = [case for case in run.answers if case.temperature == 0]
-    recordings = [answer for by_gamma in run.answers.values() for answer in by_gamma.values()]
+    recordings = [by_way[way] for by_way in run.answers.values() for way in plan.gamma_by_way]
     passes = [{"tokens": tokens, "milliseconds": 1000 * took} for tokens, took in pass_seconds(recordings).items()]
     return {
         "draft": draft,
         "model": _model(run.models.draft),
+        "ways": run.ways,
         "passes": passes,
-        "greedy_compared": len(greedy) * (len(plan.gammas) - 1),
+        "greedy_cases": len(greedy),
         "differences": run.differences,
         "cells": [
-            cell(run.answers, kind, temperature, gamma)
+            cell(plan, run.answers, kind, temperature, way)
             for kind in (*plan.kinds, ALL)
             for temperature in plan.temperatures
-            for gamma in plan.gammas
+            for way in run.ways
         ],
     }
 
 
-def cell(answers: dict[Case, dict[int, Recording]], kind: str, temperature: float, gamma: int) -> dict[str, Any]:
-    """Sum up the answers of one kind ("all": of every kind) at one temperature and gamma."""
+def cell(plan: Plan, answers: Answers, kind: str, temperature: float, way: str) -> dict[str, Any]:
+    """Sum up the answers of one kind ("all": of every kind) at one temperature in one way."""
     chosen = [
-        by_gamma for case, by_gamma in answers.items() if case.temperature == temperature and kind in (case.kind, ALL)
+        by_way for case, by_way in answers.items() if case.temperature == temperature and kind in (case.kind, ALL)
     ]
-    figures = {"kind": kind, "temperature": temperature, "gamma": gamma}
-    figures |= pace_figures([by_gamma[gamma] for by_gamma in chosen])
-    if gamma:
-        figures |= speculation_figures([(by_gamma[0], by_gamma[gamma]) for by_gamma in chosen])
+    own = [by_way[way] for by_way in chosen]
+    pairs = [(by_way[PLAIN], by_way[way]) for by_way in chosen]
+    figures = {"kind": kind, "temperature": temperature, "way": way, **pace_figures(own)}
+    if way in plan.gamma_by_way:
+        figures |= {"gamma": plan.gamma_by_way[way], "milliseconds": cost_figures(own)}
+        figures |= speculation_figures(pairs) if way != PLAIN else {}
+        if ASSISTED in chosen[0]:
+            assisted = comparison((by_way[ASSISTED], by_way[way]) for by_way in chosen)
+            figures["against_assisted"] = assisted["speedup"]
+    else:
+        figures |= comparison(pairs)
     return figures
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
     """Return what the options ask for; gamma 0 is always among it."""
+    synthetic = options.target.startswith(SYNTHETIC)  # those have no chat template, and no weights for others
     return Plan(
         target=options.target,
         drafts=tuple(options.draft),
@@ -109,8 +122,9 @@ def plan_of(options: argparse.Namespace) -> Plan:
         verification=options.verification,
         threads=options.threads,
         seed=options.seed,
-        plain=options.plain or options.target.startswith(SYNTHETIC),  # those have no chat template
+        plain=options.plain or synthetic,
         ignore_eos=options.ignore_eos,
+        hugging_face=not (options.no_hugging_face or synthetic),
     )
 
 
@@ -152,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=positive, default=usable_cores(), help="of each model server (the cores: %(default)s)")
     add("--seed", type=int, default=1, help="of the first prompts (%(default)s)")
     add("--plain", action="store_true", help="send prompts without a chat template")
+    add("--no-hugging-face", action="store_true", help="leave its generate out")
     add("--ignore-eos", action="store_true", help="end answers by length alone")
     return parser
 

@@ -1,68 +1,32 @@
 """Runs one draft beside its target in the real services and asks everything that the ``pair`` benchmark compares.
 
-Each prompt is asked with every gamma, one after the other, gamma 0 among them, so that a machine whose pace drifts
+Each prompt is asked in every way, one after the other, plain decoding among them, so that a machine whose pace drifts
 meets all of them alike; which one comes first changes from prompt to prompt.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from benchmarks.prompts import PROMPTS
+from benchmarks.hugging_face import ASSISTED, GENERATE, HuggingFace, can_assist
+from benchmarks.pair_plan import Case, Plan, cases, question, request, rotated
 from benchmarks.recording import CALL_SECONDS, Recording, record
 from benchmarks.services import running
 from benchmarks.speculation import first_difference
+from benchmarks.ways import PLAIN
+from deploy.process import StartFailed
 from specdec.v1 import common_pb2, generation_pb2
 
 WARM_UP_TOKENS = 16
 ALTERNATIVES = 20  # tokens whose log-probability is looked at where two answers part
 
+Ask = Callable[[Case, int], Recording]
+"""Asks a case in one way, for so many tokens at most."""
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured.
-
-    Attributes:
-        target: the target's model.
-        drafts: the drafts' models.
-        kinds: of prompts.
-        laps: prompts asked of each kind; more than there are ask them again with other seeds.
-        temperatures: 0 is greedy.
-        gammas: draft tokens a round, ascending from 0.
-        max_new_tokens: of an answer.
-        verification: token, block or coupled.
-        threads: of each model server; they work in turns.
-        seed: of the first lap.
-        plain: prompts go without a chat template.
-        ignore_eos: answers end at max_new_tokens alone.
-    """
-
-    target: str
-    drafts: tuple[str, ...]
-    kinds: tuple[str, ...]
-    laps: int
-    temperatures: tuple[float, ...]
-    gammas: tuple[int, ...]
-    max_new_tokens: int
-    verification: str
-    threads: int
-    seed: int
-    plain: bool
-    ignore_eos: bool
-
-    @property
-    def answers(self) -> int:
-        """Answers to measure of one draft."""
-        return len(self.kinds) * self.laps * len(self.temperatures) * len(self.gammas)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is asked with every gamma: one prompt at one temperature with one seed."""
-
-    kind: str
-    lap: int
-    temperature: float
+Answers = dict[Case, dict[str, Recording]]
+"""Case: way: the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +36,24 @@ class DraftRun:
     Attributes:
         models: what target and draft say of themselves.
         redis: version of the server.
-        answers: case: gamma: the answer.
-        differences: greedy answers that are not those of gamma 0, each with where they part and by how much.
+        ways: by name; plain decoding is the first.
+        answers: to every case in every way.
+        differences: greedy answers that are not plain decoding's, each with where they part and by how much.
     """
 
     models: Any
     redis: str
-    answers: dict[Case, dict[int, Recording]]
+    ways: list[str]
+    answers: Answers
     differences: list[dict[str, Any]]
+
+
+def ways_of(plan: Plan, draft: str) -> list[str]:
+    """Return the ways of decoding with a draft: those of the services, then those of Hugging Face."""
+    own = list(plan.gamma_by_way)
+    if not plan.hugging_face:
+        return own
+    return [*own, GENERATE, ASSISTED] if can_assist(draft) else [*own, GENERATE]
 
 
 def run_draft(plan: Plan, draft: str, tell_seconds: Callable[[float], None], advance: Callable[[], None]) -> DraftRun:
@@ -92,81 +66,64 @@ def run_draft(plan: Plan, draft: str, tell_seconds: Callable[[float], None], adv
         advance: is called after each answer.
 
     Raises:
-        StartFailed: the system did not start.
+        StartFailed: the system or Hugging Face did not start, or they would answer different prompts.
         grpc.RpcError: a call failed.
     """
-    with running(plan.target, draft, {"OMP_NUM_THREADS": str(plan.threads)}) as services:
-        stub = services.stub
-        tell_seconds(_warm_up(stub, plan))
-        answers = _ask_all(stub, plan, advance)
-        return DraftRun(services.models, services.redis, answers, list(_differences(stub, answers)))
+    with ExitStack() as stack:
+        services = stack.enter_context(running(plan.target, draft, {"OMP_NUM_THREADS": str(plan.threads)}))
+        stub, ways = services.stub, ways_of(plan, draft)
+        asks: dict[str, Ask] = {way: partial(_ask_services, stub, plan, way) for way in plan.gamma_by_way}
+        if plan.hugging_face:
+            library = stack.enter_context(HuggingFace(plan.target, draft, plan.threads))
+            asks |= {way: partial(_ask_library, library, plan, way) for way in ways if way not in asks}
+        tell_seconds(warm_up(plan, asks))
+        answers = ask_all(plan, asks, advance)
+        differences = list(_differences(stub, answers))
+        return DraftRun(services.models, services.redis, ways, answers, differences)
 
 
-def cases(plan: Plan) -> list[Case]:
-    """Return the cases in the order in which they are asked: every kind once a lap."""
-    return [
-        Case(kind, lap, temperature)
-        for lap in range(plan.laps)
-        for kind in plan.kinds
-        for temperature in plan.temperatures
-    ]
+def warm_up(plan: Plan, asks: Mapping[str, Ask]) -> float:
+    """Ask a short answer in every way; return the seconds that all answers take at their pace.
+
+    Raises:
+        StartFailed: a way answers another prompt.
+    """
+    case = Case(plan.kinds[0], 0, plan.temperatures[0])
+    answers = {way: ask(case, WARM_UP_TOKENS) for way, ask in asks.items()}
+    prompt = answers[PLAIN].prompt_ids
+    for way, answer in answers.items():
+        if answer.prompt_ids != prompt:
+            raise StartFailed(f"{way} reads the prompt as {answer.prompt_ids}, plain decoding as {prompt}")
+    return sum(one.seconds / len(one.token_ids) for one in answers.values()) * plan.max_new_tokens * plan.cases
 
 
-def rotated(gammas: Sequence[int], turn: int) -> list[int]:
-    """Return the gammas beginning with another one each turn."""
-    first = turn % len(gammas)
-    return [*gammas[first:], *gammas[:first]]
-
-
-def request(plan: Plan, case: Case, gamma: int) -> generation_pb2.GenerateRequest:
-    """Build the request of a case; the seed belongs to the prompt and the lap."""
-    prompts = PROMPTS[case.kind]
-    text = prompts[case.lap % len(prompts)]
-    sampling = common_pb2.SamplingParams(
-        temperature=case.temperature, seed=plan.seed + case.lap, max_new_tokens=plan.max_new_tokens
-    )
-    if plan.ignore_eos:
-        sampling.ignore_eos = True
-    message = generation_pb2.ChatMessage(role="user", content=text)
-    return generation_pb2.GenerateRequest(
-        prompt=text if plan.plain else "",
-        messages=[] if plan.plain else [message],
-        sampling_params=sampling,
-        speculation=generation_pb2.SpeculationParams(
-            gamma=gamma, verification=f"VERIFICATION_{plan.verification.upper()}"
-        ),
-    )
-
-
-def _warm_up(stub: Any, plan: Plan) -> float:
-    """Ask a short answer with every gamma; return the seconds that all answers of the draft take at their pace."""
-    seconds = 0.0
-    for gamma in plan.gammas:
-        short = request(plan, Case(plan.kinds[0], 0, plan.temperatures[0]), gamma)
-        short.sampling_params.max_new_tokens = WARM_UP_TOKENS
-        answer = record(stub, short)
-        seconds += answer.seconds / len(answer.token_ids) * plan.max_new_tokens
-    return seconds * plan.answers / len(plan.gammas)
-
-
-def _ask_all(stub: Any, plan: Plan, advance: Callable[[], None]) -> dict[Case, dict[int, Recording]]:
-    answers: dict[Case, dict[int, Recording]] = {}
+def ask_all(plan: Plan, asks: Mapping[str, Ask], advance: Callable[[], None]) -> Answers:
+    """Ask every case in every way."""
+    answers: Answers = {}
     for turn, case in enumerate(cases(plan)):
         answers[case] = {}
-        for gamma in rotated(plan.gammas, turn):
-            answers[case][gamma] = record(stub, request(plan, case, gamma))
+        for way in rotated(list(asks), turn):
+            answers[case][way] = asks[way](case, plan.max_new_tokens)
             advance()
     return answers
 
 
-def _differences(stub: Any, answers: dict[Case, dict[int, Recording]]) -> Iterator[dict[str, Any]]:
-    """Find the greedy answers that speculation changed."""
-    for case, by_gamma in answers.items():
-        plain = by_gamma[0]
-        for gamma, answer in sorted(by_gamma.items()):
+def _ask_services(stub: Any, plan: Plan, way: str, case: Case, max_new_tokens: int) -> Recording:
+    return record(stub, request(plan, case, way, max_new_tokens))
+
+
+def _ask_library(library: HuggingFace, plan: Plan, way: str, case: Case, max_new_tokens: int) -> Recording:
+    return library.ask(question(plan, case, way, max_new_tokens))
+
+
+def _differences(stub: Any, answers: Answers) -> Iterator[dict[str, Any]]:
+    """Find the greedy answers that are not plain decoding's."""
+    for case, by_way in answers.items():
+        plain = by_way[PLAIN]
+        for way, answer in sorted(by_way.items()):
             index = first_difference(plain.token_ids, answer.token_ids)
             if case.temperature == 0 and index is not None:
-                place = {"kind": case.kind, "lap": case.lap, "gamma": gamma, "index": index}
+                place = {"kind": case.kind, "lap": case.lap, "way": way, "index": index}
                 yield place | {"gap": _gap(stub, plain, answer, index)}
 
 

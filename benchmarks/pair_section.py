@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.hugging_face import ASSISTED, GENERATE
 from benchmarks.output import Grid
+from benchmarks.pair_goals import ALL, kept_grid
 from benchmarks.surroundings import in_words
+from benchmarks.ways import PLAIN
 from benchmarks.wording import NOTHING, median, number, quartiles
 
 MIN_REACHED = 10  # rounds behind an acceptance that is shown
@@ -34,8 +37,10 @@ def _how(report: dict[str, Any]) -> str:
         f"{settings['threads']} threads in each model server, which work in turns. "
         "Measured with the real coordinator, draft, target and Redis over loopback, by one client that asks one answer "
         f"at a time: {settings['laps']} of each kind of prompt, at most {settings['max_new_tokens']} tokens, ending "
-        f"{ends}; verification {settings['verification']}. Each prompt is asked with every gamma, one after the other "
-        "in changing order, after a warm-up. **Speed-up** is the pace after the first tokens against gamma 0 on the "
+        f"{ends}; verification {settings['verification']}. Each prompt is asked in every way, one after the other "
+        "in changing order, after a warm-up: with each gamma, with the gamma that the services choose (adaptive), and "
+        "by Hugging Face `generate` with the target alone and assisted by the same draft, in a process of as many "
+        "threads. **Speed-up** is the pace after the first tokens against gamma 0 on the "
         "same prompt in the same run, as the median over prompts with quartiles; below 1 speculation loses. "
         "**Expected** is the same ratio if only the models took time: tokens a round × T(1) / (draft time + T(n + 1)), "
         "T(n) being a target pass over n tokens as the target server timed it; **efficiency** is the measured over the "
@@ -51,23 +56,28 @@ def _models(report: dict[str, Any]) -> str:
 
 
 def _verdict(draft: dict[str, Any]) -> str:
-    cells = [cell for cell in _speculating(draft) if cell["kind"] != "all" and cell["speedup"]]
+    cells = [cell for cell in _speculating(draft) if cell["kind"] != ALL and cell["speedup"]]
     losing = sum(cell["speedup"]["median"] < 1 for cell in cells)
     fallbacks = sum(cell["fallback_rounds"] for cell in cells)
     sentences = [f"Speculation loses in {losing} of {len(cells)} settings."]
     if fallbacks:
         sentences.append(f"**{fallbacks} rounds had no draft although they should have.**")
-    if draft["greedy_compared"]:
-        sentences.append(_equality(draft["differences"], draft["greedy_compared"]))
+    theirs = [way for way in draft["ways"] if way in (GENERATE, ASSISTED)]
+    ours = [way for way in draft["ways"] if way not in (PLAIN, *theirs)]
+    for whose, ways in (("Greedy token ids", ours), ("Those of Hugging Face", theirs)):
+        compared = draft["greedy_cases"] * len(ways)
+        if compared:
+            found = [one for one in draft["differences"] if one["way"] in ways]
+            sentences.append(_equality(whose, found, compared))
     took = ", ".join(f"{one['tokens']}: {one['milliseconds']:.1f}" for one in draft["passes"])
     return " ".join([*sentences, f"Milliseconds of a target pass by the tokens in it: {took}."])
 
 
-def _equality(differences: Sequence[dict[str, Any]], compared: int) -> str:
+def _equality(whose: str, differences: Sequence[dict[str, Any]], compared: int) -> str:
     if not differences:
-        return f"Greedy token ids equal those of gamma 0 in all {compared} comparisons."
+        return f"{whose} equal those of gamma 0 in all {compared} comparisons."
     ties = [found["gap"] for found in differences if found["gap"] is not None and found["gap"] < NEAR_TIE]
-    said = f"Greedy token ids differ from those of gamma 0 in {len(differences)} of {compared} comparisons"
+    said = f"{whose} differ from those of gamma 0 in {len(differences)} of {compared} comparisons"
     if len(ties) == len(differences):
         return f"{said}, each at a near-tie (at most {max(ties):.1e} nats between the two tokens)."
     return f"**{said}, and {len(differences) - len(ties)} of them are no near-ties.**"
@@ -84,34 +94,35 @@ def _best(report: dict[str, Any]) -> Grid:
     rows = []
     for (kind, temperature), ways in found.items():
         speedup, draft, cell = max(ways, key=lambda way: way[0])
-        way = [f"`{draft}`", str(cell["gamma"]), _spread(cell["speedup"])] if speedup > 1 else ["none", "0", "1"]
+        way = [f"`{draft}`", cell["way"], _spread(cell["speedup"])] if speedup > 1 else ["none", PLAIN, "1"]
         rows.append([f"{kind}, {temperature:g}", *way])
-    return Grid("What pays, of what was measured", ["prompts, temperature", "draft", "gamma", "speed-up"], rows)
+    return Grid("What pays, of what was measured", ["prompts, temperature", "draft", "way", "speed-up"], rows)
 
 
 def _grids(draft: dict[str, Any]) -> list[Grid]:
-    return [_speedups(draft), _costs(draft), _acceptance(draft)]
+    return [_speedups(draft), kept_grid(draft), _costs(draft), _acceptance(draft)]
 
 
 def _speedups(draft: dict[str, Any]) -> Grid:
-    gammas = sorted({cell["gamma"] for cell in _speculating(draft)})
-    cells = {(cell["kind"], cell["temperature"], cell["gamma"]): cell for cell in draft["cells"]}
+    ways = [way for way in draft["ways"] if way != PLAIN]
+    cells = {(cell["kind"], cell["temperature"], cell["way"]): cell for cell in draft["cells"]}
     rows = [
         [
             f"{kind}, {temperature:g}",
-            median((cells[kind, temperature, 0])["tokens_a_second"], 1),
-            *(_spread(cells[kind, temperature, gamma]["speedup"]) for gamma in gammas),
+            median(cells[kind, temperature, PLAIN]["tokens_a_second"], 1),
+            *(_spread(cells[kind, temperature, way]["speedup"]) for way in ways),
         ]
         for kind, temperature in dict.fromkeys((kind, temperature) for kind, temperature, _ in cells)
     ]
-    header = ["prompts, temperature", "tokens/s, gamma 0", *(f"gamma {gamma}" for gamma in gammas)]
+    titles = [f"Hugging Face {way}" if way in (GENERATE, ASSISTED) else way for way in ways]
+    header = ["prompts, temperature", f"tokens/s, {PLAIN}", *titles]
     return Grid(f"Speed-up with `{draft['draft']}`", header, rows)
 
 
 def _costs(draft: dict[str, Any]) -> Grid:
     header = [
         "all prompts, temperature",
-        "gamma",
+        "way",
         "draft tokens a round",
         "tokens a round",
         "ms a draft token",
@@ -122,7 +133,7 @@ def _costs(draft: dict[str, Any]) -> Grid:
         "measured",
         "efficiency",
     ]
-    rows = [_cost_row(cell) for cell in draft["cells"] if cell["kind"] == "all"]
+    rows = [_cost_row(cell) for cell in draft["cells"] if cell["kind"] == ALL and "milliseconds" in cell]
     return Grid(f"Where the time goes with `{draft['draft']}`", header, rows)
 
 
@@ -130,11 +141,11 @@ def _cost_row(cell: Cell) -> list[str]:
     took = cell["milliseconds"]
     return [
         f"{cell['temperature']:g}",
-        str(cell["gamma"]),
+        cell["way"],
         number(cell.get("draft_tokens_a_round", 0.0), 2),
-        number(cell.get("tokens_a_round", 1.0), 2),
+        number(cell["tokens_a_round"], 2),
         number(took["draft_token"], 2),
-        number(took["propose_call"] if cell["gamma"] else None, 2),
+        number(took["propose_call"] if cell["way"] != PLAIN else None, 2),
         number(took["target"], 2),
         number(took["verify_call"], 2),
         median(cell.get("expected_speedup"), 2),
@@ -145,7 +156,7 @@ def _cost_row(cell: Cell) -> list[str]:
 
 def _acceptance(draft: dict[str, Any]) -> Grid:
     """Return α by position at the largest gamma, where all positions occur."""
-    cells = list(_speculating(draft))
+    cells = [cell for cell in _speculating(draft) if cell["gamma"] is not None]
     gamma = max(cell["gamma"] for cell in cells)
     largest = [cell for cell in cells if cell["gamma"] == gamma]
     rows = [[f"{cell['kind']}, {cell['temperature']:g}", *_rates(cell["acceptance"], gamma)] for cell in largest]
@@ -159,7 +170,7 @@ def _rates(acceptance: Sequence[Cell], gamma: int) -> list[str]:
 
 
 def _speculating(draft: dict[str, Any]) -> Iterable[Cell]:
-    return (cell for cell in draft["cells"] if cell["gamma"])
+    return (cell for cell in draft["cells"] if "acceptance" in cell)
 
 
 def _spread(figures: dict[str, float] | None) -> str:

@@ -75,13 +75,10 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def pace_figures(recordings: Sequence[Recording]) -> dict[str, Any]:
-    """Sum up answers of one way of decoding: counts, pace, and milliseconds a call and inside the model servers.
+    """Sum up answers of one way of decoding: counts and pace.
 
     Args:
         recordings: at least one.
-
-    Returns:
-        Figures by name. A milliseconds entry is the mean over the rounds after each answer's first.
     """
     rounds = [one for recording in recordings for one in recording.decoding]
     long = [recording for recording in recordings if recording.decoded_tokens >= MIN_DECODED_TOKENS]
@@ -93,14 +90,40 @@ def pace_figures(recordings: Sequence[Recording]) -> dict[str, Any]:
         "first_token_seconds": spread([recording.rounds[0].arrived for recording in recordings]),
         "tokens_a_second": spread([pace(recording) for recording in long]),
         "tokens_a_second_overall": spread([overall_pace(recording) for recording in recordings]),
-        "milliseconds": {
-            "propose_call": _milliseconds(one.propose_seconds for one in rounds),
-            "draft": _milliseconds(one.draft.model for one in rounds),
-            "draft_token": _a_draft_token(rounds),
-            "verify_call": _milliseconds(one.verify_seconds for one in rounds),
-            "target": _milliseconds(one.target.model for one in rounds),
-        },
+        "tokens_a_round": _mean(one.emitted for one in rounds),
     }
+
+
+def cost_figures(recordings: Sequence[Recording]) -> dict[str, float | None]:
+    """Return the mean milliseconds of a call and inside the model servers, over the rounds after each first one."""
+    rounds = [one for recording in recordings for one in recording.decoding]
+    return {
+        "propose_call": _milliseconds(one.propose_seconds for one in rounds),
+        "draft": _milliseconds(one.draft.model for one in rounds),
+        "draft_token": _a_draft_token(rounds),
+        "verify_call": _milliseconds(one.verify_seconds for one in rounds),
+        "target": _milliseconds(one.target.model for one in rounds),
+    }
+
+
+def comparison(pairs: Iterable[Pair]) -> dict[str, Any]:
+    """Compare answers with others to the same prompts, by the pace after the first tokens.
+
+    Args:
+        pairs: first the other, then the answer; at least one.
+    """
+    found = list(pairs)
+    measured = [pace(answer) / pace(other) for other, answer in _long(found)]
+    return {
+        "compared": len(measured),
+        "speedup": spread(measured),
+        "speedup_overall": spread([overall_pace(answer) / overall_pace(other) for other, answer in found]),
+        "speedups": measured,
+    }
+
+
+def _long(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if min(one.decoded_tokens for one in pair) >= MIN_DECODED_TOKENS]
 
 
 def speculation_figures(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -113,22 +136,17 @@ def speculation_figures(pairs: Sequence[Pair]) -> dict[str, Any]:
         Figures by name. ``speedup`` is the pace after the first tokens against the plain answer's to the same prompt,
         ``expected_speedup`` the same ratio if nothing took time but the models, ``efficiency`` the one over the other.
     """
-    long = [pair for pair in pairs if min(one.decoded_tokens for one in pair) >= MIN_DECODED_TOKENS]
-    measured = [pace(speculative) / pace(plain) for plain, speculative in long]
-    expected = [model_pace(speculative) / model_pace(plain) for plain, speculative in long]
+    compared = comparison(pairs)
+    expected = [model_pace(speculative) / model_pace(plain) for plain, speculative in _long(pairs)]
     recordings = [speculative for _, speculative in pairs]
     rounds = [one for recording in recordings for one in recording.decoding]
     return {
-        "compared": len(long),
+        **compared,
         "acceptance": acceptance_by_position(one for recording in recordings for one in recording.rounds),
-        "tokens_a_round": _mean(one.emitted for one in rounds),
         "draft_tokens_a_round": _mean(one.gamma for one in rounds),
         "rounds_without_draft_tokens": sum(not one.gamma for one in rounds),
-        "speedup": spread(measured),
         "expected_speedup": spread(expected),
-        "efficiency": spread([real / ideal for real, ideal in zip(measured, expected, strict=True)]),
-        "speedup_overall": spread([overall_pace(speculative) / overall_pace(plain) for plain, speculative in pairs]),
-        "speedups": measured,
+        "efficiency": spread([real / ideal for real, ideal in zip(compared["speedups"], expected, strict=True)]),
     }
 
 

@@ -12,6 +12,7 @@ MODEL = "synthetic:vocabulary=512,seed=1"
 AGREEMENT, OTHER = 0.67, 0.3
 GAMMA = 5
 KINDS, LAPS, TOKENS = ("chat", "edit"), 3, 64
+WAYS = ["gamma 0", f"gamma {GAMMA}", "adaptive"]
 ANSWERS = LAPS * len(KINDS)
 # Standard errors; the outcome is the same in every run, for the seeds are fixed.
 WITHIN = 4
@@ -37,7 +38,7 @@ def speculating(report, draft, temperature=1.0, kind="all"):
     (found,) = [
         cell
         for cell in report["drafts"][draft]["cells"]
-        if (cell["kind"], cell["temperature"], cell["gamma"]) == (kind, temperature, GAMMA)
+        if (cell["kind"], cell["temperature"], cell["way"]) == (kind, temperature, f"gamma {GAMMA}")
     ]
     return found
 
@@ -78,7 +79,8 @@ def test_tokens_a_round_are_what_the_acceptance_makes(measured):
 
 def test_greedy_text_is_that_of_gamma_0(measured):
     for draft in measured[0]["drafts"]:
-        assert draft["greedy_compared"] == ANSWERS
+        assert draft["greedy_cases"] == ANSWERS
+        assert draft["ways"] == WAYS
         assert draft["differences"] == []
 
 

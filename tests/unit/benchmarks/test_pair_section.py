@@ -5,75 +5,98 @@ import json
 import pytest
 
 from benchmarks.output import rounded
-from benchmarks.pair import ALL, cell, main, parse, plan_of
-from benchmarks.pair_run import Case
+from benchmarks.pair import cell, main, parse, plan_of
+from benchmarks.pair_goals import ALL, kept
+from benchmarks.pair_plan import Case
 from benchmarks.pair_section import section
 from benchmarks.recording import Inside, Recording, Round
 
 ARGUMENTS = ["--target", "T", "--draft", "D", "--kind", "chat", "edit", "--gamma", "2", "--temperature", "0"]
+WAYS = ["gamma 0", "gamma 2", "adaptive", "generate", "assisted"]
 # kind: seconds of a round with two draft tokens that both stand, where plain decoding takes 0.1 a token
 PACE = {"chat": 0.6, "edit": 0.15}
 
 
-def answer(gamma, seconds):
-    rounds = [
-        Round(gamma, gamma, gamma + 1, 1 + seconds * number, 0.0, seconds, target=Inside(forward=seconds))
-        for number in range(11)
-    ]
+def answer(gamma, seconds, unseen=0.0):
+    """Rounds whose draft tokens all stand; unseen seconds are none of the model's."""
+    inside = Inside(forward=seconds)
+    rounds = [Round(gamma, gamma, gamma + 1, 1 + (seconds + unseen) * place, target=inside) for place in range(11)]
     return Recording((1,), tuple(range(11 * (gamma + 1))), tuple(rounds))
+
+
+def library(seconds):
+    return Recording((1,), tuple(range(11)), tuple(Round(0, 0, 1, 1 + seconds * place) for place in range(11)))
+
+
+def answers_to(kind):
+    own = {"gamma 0": answer(0, 0.1), "gamma 2": answer(2, PACE[kind]), "adaptive": answer(2, PACE[kind], 0.05)}
+    return own | {"generate": library(0.1), "assisted": library(0.2)}
 
 
 def report(differences=(), fallbacks=0):
     plan = plan_of(parse(ARGUMENTS))
-    answers = {
-        Case(kind, lap, 0.0): {0: answer(0, 0.1), 2: answer(2, PACE[kind])} for kind in plan.kinds for lap in range(2)
-    }
-    cells = [cell(answers, kind, 0.0, gamma) for kind in (*plan.kinds, ALL) for gamma in plan.gammas]
+    answers = {Case(kind, lap, 0.0): answers_to(kind) for kind in plan.kinds for lap in range(2)}
+    cells = [cell(plan, answers, kind, 0.0, way) for kind in (*plan.kinds, ALL) for way in WAYS]
     cells[1]["fallback_rounds"] += fallbacks
-    draft = {"draft": "D", "greedy_compared": 4, "differences": list(differences), "cells": cells}
+    draft = {"draft": "D", "ways": WAYS, "greedy_cases": 4, "differences": list(differences), "cells": cells}
     draft["passes"] = [{"tokens": 1, "milliseconds": 100.0}, {"tokens": 3, "milliseconds": 250.0}]
     machine = {"cpu": "CPU", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
-    facts = {
-        "date": "2026-01-02",
-        "command": "python -m x",
-        "commit": "abc",
-        "versions": {"torch": "2"},
-        "tracing": "off",
-    }
+    facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
+    facts |= {"tracing": "off", "environment": {}, "machine": machine, "seconds": 3.0}
     settings = {"threads": 2, "laps": 2, "max_new_tokens": 48, "verification": "block", "ignore_eos": False}
-    return rounded(
-        {"pair": "p", **facts, "seconds": 3.0, "machine": machine, "environment": {}, "settings": settings}
-        | {"models": {"target": {"name": "T"}}, "drafts": [draft]}
-    )
+    return rounded({"pair": "p", **facts, "settings": settings, "models": {"target": {"name": "T"}}, "drafts": [draft]})
 
 
 def test_where_speculation_loses_is_said():
     text = section(report())
-    assert "Speculation loses in 1 of 2 settings." in text
-    assert "| chat, 0 | 10.0 | 0.50 (0.50–0.50) |" in text
-    assert "| edit, 0 | 10.0 | **2.00 (2.00–2.00)** |" in text
-    assert "| chat, 0 | none | 0 | 1 |" in text
-    assert "| edit, 0 | `D` | 2 | **2.00 (2.00–2.00)** |" in text
+    assert "Speculation loses in 2 of 4 settings." in text
+    assert "| chat, 0 | 10.0 | 0.50 (0.50–0.50) | 0.46 (0.46–0.46) | 1.00 (1.00–1.00) | 0.50 (0.50–0.50) |" in text
+    assert "| edit, 0 | 10.0 | **2.00 (2.00–2.00)** | **1.50 (1.50–1.50)** | 1.00 (" in text
+    assert "| chat, 0 | none | gamma 0 | 1 |" in text
+    assert "| edit, 0 | `D` | gamma 2 | **2.00 (2.00–2.00)** |" in text
+
+
+def test_what_is_kept_is_said():
+    text = section(report())
+    assert "| edit, 0 | 2.00 | 2.00 | 2 | 1.000 | 1.50 | 0.750 | 4.00 |" in text
+    assert "| chat, 0 | 1.00 | 1.00 | 0 | 1.000 | 0.46 | 0.462 | 2.00 |" in text  # plain decoding is best
+
+
+def test_without_hugging_face_there_is_nothing_to_compare_with():
+    cells = {one["way"]: one for one in report()["drafts"][0]["cells"] if one["kind"] == "edit"}
+    assert kept(cells)["against_assisted"] == pytest.approx(4)
+    del cells["assisted"]
+    assert kept(cells)["against_assisted"] is None
+    cells["adaptive"]["speedup"] = None
+    assert kept(cells) is None
 
 
 def test_all_holds_every_kind():
-    assert "| all, 0 | 10.0 | **1.25 (0.50–2.00)** |" in section(report())
+    assert "| all, 0 | 10.0 | **1.25 (0.50–2.00)** | 0.98 (0.46–1.50) |" in section(report())
 
 
 @pytest.mark.parametrize(
     ("gaps", "said"),
     [
-        ([], "equal those of gamma 0 in all 4 comparisons."),
+        ([], "Greedy token ids equal those of gamma 0 in all 8 comparisons."),
         (
             [0.002, 0.0005],
-            "in 2 of 4 comparisons, each at a near-tie (at most 2.0e-03 nats between the two tokens).",
+            "in 2 of 8 comparisons, each at a near-tie (at most 2.0e-03 nats between the two tokens).",
         ),
-        ([0.002, 0.5], "in 2 of 4 comparisons, and 1 of them are no near-ties.**"),
-        ([None], "in 1 of 4 comparisons, and 1 of them are no near-ties.**"),
+        ([0.002, 0.5], "in 2 of 8 comparisons, and 1 of them are no near-ties.**"),
+        ([None], "in 1 of 8 comparisons, and 1 of them are no near-ties.**"),
     ],
 )
 def test_greedy_differences_are_said(gaps, said):
-    assert said in section(report([{"gap": gap} for gap in gaps]))
+    text = section(report([{"way": "gamma 2", "gap": gap} for gap in gaps]))
+    assert said in text
+    assert "Those of Hugging Face equal those of gamma 0 in all 8 comparisons." in text
+
+
+def test_differences_of_hugging_face_are_said_apart():
+    text = section(report([{"way": "assisted", "gap": 0.002}]))
+    assert "Greedy token ids equal those of gamma 0 in all 8" in text
+    assert "Those of Hugging Face differ from those of gamma 0 in 1 of 8 comparisons, each at a near-tie" in text
 
 
 def test_rounds_without_their_draft_are_said():
@@ -89,7 +112,7 @@ def test_acceptance_seen_too_seldom_is_not_shown():
     # 11 rounds of 2 answers reached both positions; with one answer's first round alone none would be shown.
     assert "| edit, 0 | 1.00 | 1.00 |" in section(report())
     few = report()
-    few["drafts"][0]["cells"][3]["acceptance"][1] = {"reached": 9, "accepted": 9, "rate": 1.0}
+    few["drafts"][0]["cells"][len(WAYS) + 1]["acceptance"][1] = {"reached": 9, "accepted": 9, "rate": 1.0}
     assert "| edit, 0 | 1.00 | – |" in section(few)
 
 

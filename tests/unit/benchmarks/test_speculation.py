@@ -5,6 +5,8 @@ import pytest
 from benchmarks.recording import Inside, Recording, Round
 from benchmarks.speculation import (
     acceptance_by_position,
+    comparison,
+    cost_figures,
     first_difference,
     pace_figures,
     pass_seconds,
@@ -65,7 +67,7 @@ def test_expected_speedup_is_tokens_a_round_times_one_pass_over_the_rounds_cost(
     assert figures["expected_speedup"]["median"] == pytest.approx(5 * 0.1 / (4 * 0.02 + 0.2))
     assert figures["speedup"]["median"] == pytest.approx(5 * 0.1 / (4 * 0.02 + 0.2))
     assert figures["efficiency"]["median"] == pytest.approx(1.0)
-    assert figures["tokens_a_round"] == 5
+    assert pace_figures([speculating])["tokens_a_round"] == 5
     assert figures["draft_tokens_a_round"] == 4
 
 
@@ -105,7 +107,7 @@ def test_without_a_comparable_answer_there_is_no_speedup():
     short = plain(0.1, tokens=1)
     figures = speculation_figures([(short, short)])
     assert figures["speedup"] is None
-    assert figures["tokens_a_round"] is None
+    assert pace_figures([short])["tokens_a_round"] is None
 
 
 def test_pace_leaves_the_prompt_out_and_the_overall_pace_does_not():
@@ -113,13 +115,20 @@ def test_pace_leaves_the_prompt_out_and_the_overall_pace_does_not():
     assert figures["tokens_a_second"]["median"] == pytest.approx(10.0)
     assert figures["tokens_a_second_overall"]["median"] == pytest.approx(11 / 2)
     assert figures["first_token_seconds"]["median"] == 1.0
-    assert figures["milliseconds"]["target"] == pytest.approx(100.0)
-    assert figures["milliseconds"]["draft_token"] is None
+    assert figures["tokens_a_round"] == 1
+    costs = cost_figures([plain(0.1)])
+    assert costs["target"] == pytest.approx(100.0)
+    assert costs["draft_token"] is None
 
 
 def test_a_round_that_fell_back_is_counted_even_when_it_is_the_first():
     fallen = Recording(PROMPT, (1, 2), (round_of(0, 0, fell_back=True), round_of(0, 0, arrived=0.1)))
     assert pace_figures([fallen])["fallback_rounds"] == 1
+
+
+def test_answers_that_know_only_what_came_when_are_compared():
+    library = Recording(PROMPT, tuple(range(11)), tuple(Round(0, 0, 1, 1 + 0.2 * place) for place in range(11)))
+    assert comparison([(plain(0.1), library)])["speedup"]["median"] == pytest.approx(0.5)
 
 
 def test_spread_of_one_value_and_of_none():
