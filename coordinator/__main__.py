@@ -1,8 +1,8 @@
 """Run the coordinator: ``python -m coordinator --target-addresses HOST:PORT --draft-addresses HOST:PORT``."""
 
-import asyncio
 import sys
 
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from coordinator.fleet import Fleet
@@ -47,7 +47,7 @@ async def serve(settings: CoordinatorSettings) -> None:
 
 def main() -> None:
     """Read the settings and serve."""
-    asyncio.run(serve(CoordinatorSettings.load(sys.argv[1:])))
+    uvloop.run(serve(CoordinatorSettings.load(sys.argv[1:])))
 
 
 if __name__ == "__main__":

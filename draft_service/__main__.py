@@ -1,8 +1,8 @@
 """Run the draft service: ``python -m draft_service --model PATH``."""
 
-import asyncio
 import sys
 
+import uvloop
 from prometheus_client import CollectorRegistry
 from torch import distributed
 
@@ -20,7 +20,7 @@ def main() -> None:
         sys.exit("a draft runs in one process: start it without torchrun")
     registry = CollectorRegistry()
     servicer = DraftServicer(settings, registry)
-    asyncio.run(
+    uvloop.run(
         run_model_server("specdec-draft", settings, servicer, registry, add_DraftServiceServicer_to_server, draw)
     )
 

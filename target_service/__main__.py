@@ -1,8 +1,8 @@
 """Run the target service: ``python -m target_service --model PATH``, or by torchrun over several GPUs."""
 
-import asyncio
 import sys
 
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from specdec.model.ranks import Ranks, joined_ranks
@@ -29,7 +29,7 @@ def main() -> None:
 def _serve(settings: TargetSettings, ranks: Ranks) -> None:
     registry = CollectorRegistry()
     servicer = TargetServicer(settings, registry, ranks)
-    asyncio.run(run_model_server(NAME, settings, servicer, registry, add_TargetServiceServicer_to_server, decide))
+    uvloop.run(run_model_server(NAME, settings, servicer, registry, add_TargetServiceServicer_to_server, decide))
 
 
 if __name__ == "__main__":
