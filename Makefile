@@ -14,7 +14,7 @@ PAIR := smollm2
 TARGET :=
 DRAFT :=
 MODELS = --pair "$(PAIR)" $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
-# A module of benchmarks/. Models are passed on only when named: each benchmark has its own, some take none.
+# pair, overhead, load or wire. Models are passed on only when named: each benchmark has its own, some take none.
 BENCH := pair
 BENCH_MODELS = $(if $(filter file,$(origin PAIR)),,--pair "$(PAIR)") $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
 BENCH_FLAGS :=
@@ -27,7 +27,7 @@ PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest --numprocesses $(TEST_PROC
 PYTEST_FLAGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup protos demo up down lint test verify bench lock clean
+.PHONY: help setup protos demo up down lint test verify bench report lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,8 +59,11 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 verify: setup ## the long forms of the tests
 	$(PYTEST) -m long $(PYTEST_FLAGS)
 
-bench: setup ## measure: BENCH=pair (default), overhead, … (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
+bench: setup ## measure: BENCH=pair, overhead, load or wire (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
+
+report: setup ## render all recorded results as one page, .run/report.html
+	@$(BIN)/python -m benchmarks.report
 
 lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
 	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from xml.dom.minidom import parseString
 
 import pytest
@@ -39,10 +40,9 @@ def test_points_are_where_they_belong():
 
 
 def test_doublings_get_the_same_room():
-    [marks] = drawn(
-        Plot("Load", "n", "s", [Series("a", [(1, 1), (4, 1), (16, 1), (64, 1)], 0)], doubling=True)
-    ).values()
-    gaps = [right - left for (left, _), (right, _) in zip(marks, marks[1:], strict=False)]
+    series = Series("a", [(1, 1), (4, 1), (16, 1), (64, 1)], 0)
+    marks = drawn(Plot("Load", "n", "s", [series], doubling=True))["a"]
+    gaps = [right - left for (left, _), (right, _) in pairwise(marks)]
     assert gaps == pytest.approx([(WIDTH - RIGHT - LEFT) / 3] * 3, abs=0.2)
 
 
