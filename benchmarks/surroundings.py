@@ -15,7 +15,7 @@ import torch
 
 from specdec.serving import telemetry
 
-PACKAGES = ("torch", "transformers", "grpcio", "redis")
+PACKAGES = ("torch", "transformers", "grpcio", "uvloop", "redis")
 SETTINGS = ("TARGET_", "DRAFT_", "COORDINATOR_", "OMP_", "MKL_", "GOMP_", "KMP_", "CUDA_VISIBLE_DEVICES", "OTEL_")
 CPU_INFO = Path("/proc/cpuinfo")
 
