@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec.model.language_model import Segment
+from specdec.model.language_model import LanguageModel, Segment
 from specdec.model.loading import load_model
 from specdec.parameters import SamplingParams
 from specdec.sampling import RowContext, distributions
@@ -85,9 +85,9 @@ async def answers_of(stub: GenerationServiceStub, requests: Iterable[generation_
     return answers
 
 
-def z_of(tokens: Counter, cell: Cell, model: str = TARGET) -> float:
-    """Return how far answers are from a model's law; infinite when one cannot come."""
-    rows = Rows(cell, model)
+def z_of(tokens: Counter, cell: Cell, model: str | LanguageModel = TARGET) -> float:
+    """Return how far answers are from a model's law; infinite when one cannot come. A name means float64."""
+    rows = Rows(cell, load_model(model, dtype="float64") if isinstance(model, str) else model)
     observed, expected = (Counter(), Counter()), (Counter(), Counter())
     for answer, count in tokens.items():
         if len(until_end(answer, rows.params.stop_token_ids)) != len(answer) or not ended(answer, rows.params):
@@ -115,10 +115,10 @@ def ended(answer: Context, params: SamplingParams) -> bool:
 class Rows:
     """The exact laws of a model under a cell's parameters."""
 
-    def __init__(self, cell: Cell, model: str) -> None:
+    def __init__(self, cell: Cell, model: LanguageModel) -> None:
         self.params = SamplingParams(**cell.params)
         self._prompt = cell.prompt
-        self._model = load_model(model, dtype="float64")
+        self._model = model
         self._known: dict[Context, list[float]] = {}
 
     def __call__(self, answer: Context) -> list[float]:
