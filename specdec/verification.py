@@ -70,6 +70,8 @@ def verify(
     """
     if verification is Verification.COUPLED:
         return _verify_coupled(proposal, target_probs, seed, base_length)
+    if not proposal.gamma:
+        return _plain(target_probs, seed, base_length)
     draft = draft_rows(proposal, target_probs.device)
     p = normalised(target_probs)
     accept_draws = _uniforms(seed, base_length, proposal.gamma, Purpose.ACCEPT, p.device)
@@ -80,12 +82,18 @@ def verify(
     else:
         weights = block_weights(p, draft)
         accepted = accept_draws < block_acceptance(p, draft, weights)
-        ends = torch.arange(1, proposal.gamma + 1, device=p.device)
-        accept_index = (accepted * ends).max() if proposal.gamma else ends.sum()
+        accept_index = (accepted * torch.arange(1, proposal.gamma + 1, device=p.device)).max()
     residual, residual_zero = residual_distribution(p, draft, weights, accept_index)
     next_draws = _uniforms(seed, base_length, proposal.gamma + 1, Purpose.NEXT, p.device)
     next_token = inverse_cdf(residual[None], _entry(next_draws, accept_index)[None])[0]
     return Verdict(accept_index, next_token, residual_zero)
+
+
+def _plain(target_probs: torch.Tensor, seed: int, base_length: int) -> Verdict:
+    """Draw the one token of plain decoding: nothing stands or falls, and the residual is p itself."""
+    draws = _uniforms(seed, base_length, 1, Purpose.NEXT, target_probs.device)
+    none = torch.zeros_like(target_probs[0, 0], dtype=torch.int64)
+    return Verdict(none, inverse_cdf(target_probs.double(), draws)[0], none.bool())
 
 
 def _verify_coupled(proposal: Proposal, target_probs: torch.Tensor, seed: int, base_length: int) -> Verdict:

@@ -8,6 +8,7 @@ convention, and globally instruments the exporter's own channel too.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
@@ -59,11 +60,6 @@ def finish_server(span: Span, code: str, reason: str = "") -> None:
 def _span(
     path: str, kind: SpanKind, parent: Context | None, peer: Mapping[str, str | int]
 ) -> AbstractContextManager[Span]:
-    return tracer().start_as_current_span(
-        _SPAN_NAMES.get(path, path.rpartition("/")[2]),
-        context=parent,
-        kind=kind,
-        attributes={names.RPC_SYSTEM: "grpc", names.RPC_METHOD: path, **peer},
-        record_exception=False,
-        set_status_on_exception=False,
-    )
+    attributes = {names.RPC_SYSTEM: "grpc", names.RPC_METHOD: path, **peer}
+    span = tracer().start_span(_SPAN_NAMES.get(path, path.rpartition("/")[2]), parent, kind, attributes)
+    return trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False)

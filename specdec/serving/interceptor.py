@@ -1,9 +1,9 @@
 """What happens around every call that a server takes: its span, its errors, its end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -21,6 +21,7 @@ from specdec.serving.watches import PLUMBING
 # clock started earlier than ours, by the time the request was on the way, so its cancellation comes first.
 DEADLINE_TOLERANCE_SECONDS = 0.1
 
+Response = TypeVar("Response")
 Metadata = Sequence[tuple[str, str | bytes]]
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -60,22 +61,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return handler
 
         async def unary(request: Any, context: Any) -> Any:
-            async with self._around(path, _carrier(details.invocation_metadata), context):
-                return await handler.unary_unary(request, context)
+            carrier = _carrier(details.invocation_metadata)
+            return await self._serve(path, carrier, context, handler.unary_unary(request, context))
 
         # Written, not yielded: a coroutine gets the cancellation itself, a generator would be left suspended.
         async def stream(request: Any, context: Any) -> None:
-            async with (
-                self._around(path, _carrier(details.invocation_metadata), context),
-                aclosing(handler.unary_stream(request, context)) as responses,
-            ):
-                async for response in responses:
-                    await _write(context, response)
+            carrier = _carrier(details.invocation_metadata)
+            await self._serve(path, carrier, context, _write_all(context, handler.unary_stream(request, context)))
 
         async def sequence(_: Any, context: Any) -> None:
             while (request := await self._next_request(context)) is not grpc.aio.EOF:
-                async with self._around(path, request.trace_context, context):
-                    await _write(context, await handler.stream_stream(request, context))
+                work = _write_one(context, handler.stream_stream(request, context))
+                await self._serve(path, request.trace_context, context, work)
 
         codec = (handler.request_deserializer, handler.response_serializer)
         if handler.request_streaming:
@@ -95,43 +92,53 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         finally:
             self._between.discard(waiting)
 
-    @asynccontextmanager
-    async def _around(self, path: str, carrier: Mapping[str, str], context: Any) -> AsyncIterator[None]:
+    async def _serve(self, path: str, carrier: Mapping[str, str], context: Any, work: Awaitable[Response]) -> Response:
+        """Await the work of a call within its span, and answer what it raises."""
         self._running += 1
         self.idle.clear()
         try:
             with server_span(path, extract(carrier)) as span:
-                async with _answering_errors(span, context):
-                    yield
+                try:
+                    response = await work
+                except grpc.aio.AbortError:
+                    finish_server(span, _code_name(context))
+                    raise
+                except (Exception, asyncio.CancelledError) as error:  # only what is ours may be seen by the caller
+                    await _answer_error(span, context, error)
+                    raise
+                finish_server(span, _code_name(context))
+                return response
         finally:
             self._running -= 1
             if self._running == 0:
                 self.idle.set()
 
 
-@asynccontextmanager
-async def _answering_errors(span: Span, context: Any) -> AsyncIterator[None]:
-    try:
-        yield
-    except grpc.aio.AbortError:
-        finish_server(span, _code_name(context))
-        raise
-    except (Exception, asyncio.CancelledError) as error:  # outermost: only what is ours may be seen by the caller
-        task = asyncio.current_task()
-        if isinstance(error, _CallerGone) or (task is not None and task.cancelling()):
-            # Nobody is there to answer, perhaps not even the server.
-            _finish_cancelled(span, context)
-            raise asyncio.CancelledError from error
-        # A CancelledError that gets here is none of the call's: unanswered, it would leave the caller waiting.
-        answer = _known_error(span, error)
-        finish_server(span, answer.code, reason=answer.reason)
-        await context.abort_with_status(to_status(answer))
-    else:
-        finish_server(span, _code_name(context))
+async def _answer_error(span: Span, context: Any, error: BaseException) -> None:
+    """End a call with the status of an error; raises, whether the caller is still there or not."""
+    task = asyncio.current_task()
+    if isinstance(error, _CallerGone) or (task is not None and task.cancelling()):
+        # Nobody is there to answer, perhaps not even the server.
+        _finish_cancelled(span, context)
+        raise asyncio.CancelledError from error
+    # A CancelledError that gets here is none of the call's: unanswered, it would leave the caller waiting.
+    answer = _known_error(span, error)
+    finish_server(span, answer.code, reason=answer.reason)
+    await context.abort_with_status(to_status(answer))
 
 
 class _CallerGone(Exception):
     """A message could not be sent; grpc.aio may notice so before it cancels the call's task."""
+
+
+async def _write_all(context: Any, responses: AsyncGenerator[Any, None]) -> None:
+    async with aclosing(responses):
+        async for response in responses:
+            await _write(context, response)
+
+
+async def _write_one(context: Any, answering: Awaitable[Any]) -> None:
+    await _write(context, await answering)
 
 
 async def _write(context: Any, response: Any) -> None:
