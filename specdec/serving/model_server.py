@@ -20,6 +20,7 @@ from specdec.model.ranks import ALONE, Ranks
 from specdec.model.refusal import ModelRefused
 from specdec.model.tensor_parallel import LeadingModel
 from specdec.serving import names, telemetry
+from specdec.serving.passing_thread import on_passing_thread
 from specdec.serving.server import Server
 from specdec.serving.settings import ServiceSettings
 from specdec.v1 import common_pb2
@@ -180,7 +181,7 @@ async def run_model_server(
     add(servicer, server)
     await server.start()
     try:
-        model = await asyncio.to_thread(servicer.load)
+        model = await on_passing_thread(servicer.load)
     except ModelRefused as refusal:
         logger.error("model refused", model=settings.model, why=str(refusal))
         await server.stop(0)
