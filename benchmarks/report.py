@@ -13,11 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load_section, overhead_section, pair_section, wire_section
+from benchmarks import load_section, overhead_section, pair_section, pass_cost_section, wire_section
 from benchmarks.command import json_path
 from benchmarks.output import Grid, console
 from benchmarks.plot import Plot, svg
-from benchmarks.report_plots import load_plots, overhead_plots, pair_plots, wire_plots
+from benchmarks.report_plots import load_plots, overhead_plots, pair_plots, pass_cost_plots, wire_plots
 from benchmarks.results import RESULTS
 from benchmarks.surroundings import in_words
 
@@ -58,6 +58,9 @@ KINDS = {
     "overhead": Kind(lambda _: "Overhead of a round", overhead_plots, overhead_section.grids),
     "pair": Kind(lambda report: f"Pair {report['pair']}", pair_plots, pair_section.grids),
     "load": Kind(lambda report: f"Load {report['name']}", load_plots, load_section.grids),
+    "pass_cost": Kind(
+        lambda report: f"Cost of a pass of {report['settings']['model']}", pass_cost_plots, pass_cost_section.grids
+    ),
     "wire": Kind(lambda _: "Bytes and CPU time of a round", wire_plots, wire_section.grids),
 }
 

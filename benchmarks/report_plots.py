@@ -142,5 +142,14 @@ def wire_plots(report: Report) -> list[Plot]:
     return [Plot("Bytes of a round on all connections", "tokens of context", "bytes", series)]
 
 
+def pass_cost_plots(report: Report) -> list[Plot]:
+    """Milliseconds of a pass against the tokens in it, by quantisation."""
+    series = [
+        Series(way["quantization"], [(float(cost["tokens"]), cost["ms"]["median"]) for cost in way["costs"]], index)
+        for index, way in enumerate(report["ways"])
+    ]
+    return [Plot("Cost of a pass", "tokens in the pass", "ms", series)]
+
+
 def _points(cells: Any, x: str, y: str) -> list[Point]:
     return sorted((float(cell[x]), cell[y]) for cell in cells)

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.pass_cost import main, parse, plan_of
 from benchmarks.pass_cost_run import cost_figures, distances
+from benchmarks.report import page
 from tests.tiny_models import write_tiny_model
 
 
@@ -45,6 +46,7 @@ def test_a_tiny_model_is_measured_and_written(tmp_path, capsys):
     text = (tmp_path / "RESULTS.md").read_text()
     assert f"## Cost of a pass of {model}" in text
     assert "| int8, 3 | " in text
+    assert "int8, 3" in page([report])
 
 
 def test_a_model_that_is_not_there_is_named(capsys):
