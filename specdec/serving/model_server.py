@@ -4,7 +4,6 @@ Life of a process: the port opens at once and answers NOT_READY; the model loads
 turns SERVING; SIGTERM lets running calls end. The coordinator never imports this module: it would bring torch.
 """
 
-import asyncio
 from typing import Annotated, Any, Literal, Protocol
 
 import structlog
