@@ -9,12 +9,14 @@ Result = TypeVar("Result")
 
 async def overlapped(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, Result]) -> Result:
     """Run both at once. The result of the second counts when the first has ended well; neither outlives the call."""
-    tasks = asyncio.create_task(first), asyncio.create_task(second)
+    later = asyncio.create_task(second)  # takes the first step: whom it calls can work while the other goes on here
+    sooner = asyncio.create_task(first)
     try:
-        await tasks[0]
-        return await tasks[1]
-    finally:
-        await stop(*tasks)
+        await sooner
+        return await later
+    except BaseException:
+        await stop(sooner, later)
+        raise
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:

@@ -233,5 +233,6 @@ def _forward_span(batch: Sequence[tuple[Call, int]]) -> Iterator[None]:
         yield
         return
     sizes = {names.BATCH_SIZE: len(batch), names.FED_TOKENS: sum(count for _, count in batch)}
-    with _tracer.start_as_current_span(names.SPAN_FORWARD, Context(), SpanKind.INTERNAL, sizes, links):
+    span = _tracer.start_span(names.SPAN_FORWARD, Context(), SpanKind.INTERNAL, sizes, links)
+    with trace.use_span(span, end_on_exit=True):
         yield
