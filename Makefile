@@ -14,7 +14,7 @@ PAIR := smollm2
 TARGET :=
 DRAFT :=
 MODELS = --pair "$(PAIR)" $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
-# pair, overhead, load or wire. Models are passed on only when named: each benchmark has its own, some take none.
+# pair, overhead, load, wire or pass_cost. Models are passed on only when named: each has its own, some take none.
 BENCH := pair
 BENCH_MODELS = $(if $(filter file,$(origin PAIR)),,--pair "$(PAIR)") $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
 BENCH_FLAGS :=
@@ -59,7 +59,7 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 verify: setup ## the long forms of the tests
 	$(PYTEST) -m long $(PYTEST_FLAGS)
 
-bench: setup ## measure: BENCH=pair, overhead, load or wire (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
+bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
 
 report: setup ## render all recorded results as one page, .run/report.html
