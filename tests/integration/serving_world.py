@@ -105,6 +105,10 @@ class World:
         self.stopped = True
         await self.server.stop(grace)
 
+    async def idle(self):
+        """Wait until no call runs: each has ended its span, which may be after its caller has the answer."""
+        await self.server._calls.idle.wait()
+
     async def propose(self, request=None, timeout=30.0):
         request = request or draft_pb2.ProposeRequest()
         return await call(self.drafts.Propose, PROPOSE, request, timeout=timeout, address=self.address)

@@ -71,7 +71,7 @@ async def test_each_request_has_spans_of_its_own_under_its_callers():
                 parents.append(parent.get_span_context())
                 with trace.use_span(parent):
                     await asyncio.gather(call(stream), return_exceptions=True)
-            await world.server._calls.idle.wait()
+            await world.idle()
             finished = spans.get_finished_spans()
     clients = [span for span in finished if span.kind is SpanKind.CLIENT]
     servers = [span for span in finished if span.kind is SpanKind.SERVER]
@@ -122,7 +122,7 @@ async def test_cancelling_the_caller_cancels_the_handler_and_nothing_else():
             with pytest.raises(asyncio.CancelledError):
                 await task
             await world.draft.ended.wait()
-            await world.server._calls.idle.wait()
+            await world.idle()
             client, server = by_kind(spans, SpanKind.CLIENT), by_kind(spans, SpanKind.SERVER)
         assert client.attributes["rpc.response.status_code"] == "CANCELLED"
         assert server.attributes["rpc.response.status_code"] == "CANCELLED"

@@ -270,7 +270,8 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
         await running.health(SERVING)
         with recorded_spans() as exporter:
             await running.generate(request(8, session_id="s"))
-            await running.server._calls.idle.wait()  # the handler has ended its span
+            for server in (running.server, target, draft):
+                await server._calls.idle.wait()  # the handlers have ended their spans
             spans = exporter.get_finished_spans()
     root = next(span for span in spans if span.name == "generate")
     mine = [span for span in spans if span.context.trace_id == root.context.trace_id]

@@ -66,6 +66,7 @@ async def test_uncaught_error_tells_the_caller_nothing_but_the_trace():
         with recorded_spans() as spans:
             with pytest.raises(SpecdecError) as caught:
                 await world.propose()
+            await world.idle()
             span = by_kind(spans, SpanKind.SERVER)
     assert type(caught.value) is SpecdecError
     assert caught.value.message == f"internal error, trace_id={trace.format_trace_id(span.context.trace_id)}"
@@ -91,6 +92,7 @@ async def test_spans_of_a_good_call():
     async with World() as world:
         with recorded_spans() as spans:
             await world.propose()
+            await world.idle()
             client, server = by_kind(spans, SpanKind.CLIENT), by_kind(spans, SpanKind.SERVER)
     assert client.name == server.name == "Propose"
     assert server.parent.span_id == client.context.span_id
@@ -107,6 +109,7 @@ async def test_refusal_is_an_error_of_the_caller_alone():
         with recorded_spans() as spans:
             with pytest.raises(PrefixMissing):
                 await world.propose()
+            await world.idle()
             client, server = by_kind(spans, SpanKind.CLIENT), by_kind(spans, SpanKind.SERVER)
     assert client.status.status_code is StatusCode.ERROR
     assert client.attributes["error.type"] == "FAILED_PRECONDITION"
@@ -216,6 +219,7 @@ async def test_foreign_trace_context_is_continued_and_plumbing_makes_no_spans():
             requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
             await stub.ServerReflectionInfo(requests, metadata=[parent], timeout=30).read()
             await world.drafts.Release(common_pb2.ReleaseRequest(), metadata=[parent, ("x-bin", b"\xff")], timeout=30)
+            await world.idle()
             span = by_kind(spans, SpanKind.SERVER)
     assert span.name == "Release"
     assert trace.format_trace_id(span.context.trace_id) == "0af7651916cd43dd8448eb211c80319c"
