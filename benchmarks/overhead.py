@@ -6,8 +6,9 @@
 
 At the textbook point a draft pass takes 5 ms, a target pass 30 ms and a draft token stands with chance 0.67: with gamma
 5 the arithmetic gives 2.756 tokens a round and 1.503 times the pace of plain decoding. Reported are how much of a
-round the models' passes fill, where the rest goes, and what is left of the 1.503. With --grid-laps
-the same for other paces, acceptances, gammas and round trips to the model servers.
+round the models' passes fill, where the rest goes, what is left of the 1.503, and what such work costs on this machine
+by itself when it comes after a wait. With --grid-laps the same for other paces, acceptances, gammas and round trips to
+the model servers.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from benchmarks.ahead import CountedAsk
 from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
 from benchmarks.far import coordinators, target_addresses
 from benchmarks.output import console, progress
+from benchmarks.overhead_cold import measure_cold
 from benchmarks.overhead_grid import GRID_ANSWERS, measure_grid
 from benchmarks.overhead_run import Ask, Point, Way, ask_laps, figures, gain
 from benchmarks.overhead_section import grids, section
@@ -89,11 +91,12 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> Report:
         task = bar.add_task("answers", total=plan.laps * len(plan.ways) + plan.grid_laps * GRID_ANSWERS)
         begun["versions"]["redis-server"] = services.redis
         ways = _measure_ways(services, plan, lambda: bar.advance(task))
+        cold = measure_cold(plan.point, plan.gamma, services.system.address("target"))
         grid = []
         if plan.grid_laps:
             grid = measure_grid(services, plan.point.target_ms, plan.rounds, plan.grid_laps, lambda: bar.advance(task))
     report = {"benchmark": "overhead", **begun, "settings": asdict(plan), "seconds": time.monotonic() - started}
-    return report | {"ways": ways, "grid": grid}
+    return report | {"ways": ways, "cold": cold, "grid": grid}
 
 
 def _measure_ways(services: Services, plan: Plan, advance: Callable[[], None]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks.output import Grid
+from benchmarks.overhead_goals import cold_grid, goals
 from benchmarks.surroundings import in_words
 from benchmarks.wording import number, quartiles
 
@@ -21,7 +22,13 @@ PARTS = {
 
 def section(report: dict[str, Any]) -> str:
     """Return the Markdown section of RESULTS.md."""
-    parts = ["## Overhead of a round", in_words(report), _how(report), *(grid.markdown() for grid in grids(report))]
+    parts = [
+        "## Overhead of a round",
+        in_words(report),
+        _how(report),
+        goals(report),
+        *(grid.markdown() for grid in grids(report)),
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -30,7 +37,9 @@ def grids(report: dict[str, Any]) -> list[Grid]:
     found = [_pace(report), _breakdown(report)]
     if any(way["ahead"] for way in report["ways"]):
         found.append(_ahead(report))
-    return [*found, _cells(report)] if report["grid"] else found
+    if report["grid"]:
+        found.append(_cells(report))
+    return [*found, cold_grid(report)]
 
 
 def _how(report: dict[str, Any]) -> str:

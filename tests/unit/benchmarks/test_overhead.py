@@ -9,6 +9,7 @@ from benchmarks.ahead import CountedAsk
 from benchmarks.command import Benchmark, run
 from benchmarks.output import rounded
 from benchmarks.overhead import parse, plan_of
+from benchmarks.overhead_cold import BUSY, CALL, DRAW, ITSELF, SLEEP, deciding, drawing, propose, verdict
 from benchmarks.overhead_run import Point, Way, ask_laps, figures, request
 from benchmarks.overhead_section import grids, section
 from benchmarks.recording import Inside, Recording, Round
@@ -89,6 +90,24 @@ def test_ways_of_a_lap():
     assert not [one for one in plan_of(parse(["--ahead-tokens", "0"])).ways if one.ahead]
 
 
+def cold():
+    """Draws of 1, verdicts of 1 and 2, calls of 1.5 ms; once and twice as much after waits."""
+    works, factors = (
+        {DRAW: (1.0, 5.0), verdict(0): (1.0, 30.0), verdict(5): (2.0, 30.0), CALL: (1.5, 30.0)},
+        {ITSELF: 1, BUSY: 1.5, SLEEP: 2},
+    )
+    return [
+        {
+            "what": what,
+            "after": after,
+            "wait_ms": wait,
+            "milliseconds": dict.fromkeys(("low", "median", "high"), ms * factor),
+        }
+        for what, (ms, wait) in works.items()
+        for after, factor in factors.items()
+    ]
+
+
 @pytest.fixture
 def report():
     ways = [
@@ -102,7 +121,9 @@ def report():
     cell = {"draft_ms": 15.0, "alpha": 0.9}
     facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {"torch": "2"}}
     facts |= {"tracing": "off", "environment": {}, "machine": MACHINE, "seconds": 3.0}
-    return rounded({"benchmark": "overhead", **facts, "settings": settings, "ways": ways, "grid": [cell | ways[1]]})
+    return rounded(
+        {"benchmark": "overhead", **facts, "settings": settings, "ways": ways, "cold": cold(), "grid": [cell | ways[1]]}
+    )
 
 
 def test_the_section_says_what_the_json_says(report):
@@ -111,7 +132,7 @@ def test_the_section_says_what_the_json_says(report):
     assert "| γ 5, COUPLED, ahead, +10 ms |" in text
     assert "| 0.50, 0.9, 0 | 5 | 3.00 | 2.76 |" in text
     assert "| COUPLED, +10 ms | 1.250 (1.200–1.300) | 0.80 | 4.50 | 90.0 |" in text
-    assert len(grids(report | {"grid": [], "ways": report["ways"][:2]})) == 2
+    assert len(grids(report | {"grid": [], "ways": report["ways"][:2]})) == 3
 
 
 def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
@@ -129,3 +150,23 @@ def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
     source.write_text("{")
     assert run(benchmark, ["--from", str(source)]) == 1
     assert "cannot be read" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_work_that_is_timed_is_a_round_s():
+    proposal = propose(POINT, 5)
+    assert proposal.gamma == len(proposal.draft_distributions) == 5
+    [token] = drawing(POINT)().result.draft_tokens
+    assert token == proposal.draft_tokens[0]
+    assert 0 <= deciding(POINT, 5)().result.accept_index <= 5
+
+
+def test_goals_are_compared_in_figures(report):
+    text = section(report)
+    assert "γ 0 is 0.857 efficient and misses 0.95: 5.0 ms beside the passes where 1.6 would do" in text
+    assert "γ 5 BLOCK is 0.917 efficient and misses 0.97: 5.0 ms beside the passes where 1.7 would do" in text
+    assert "take 20.0 ms after a wait and 10.0 ms right after each other" in text
+    assert "| verdict, γ 5, 30 ms | 2.00 (2.00–2.00) | 3.00 (3.00–3.00) | 4.00 (4.00–4.00) |" in text
+    report["ways"][0]["efficiency"]["median"] = 0.96
+    assert "γ 0 is 0.960 efficient, which meets 0.95" in section(report)
+    report["ways"][2]["round_trip_ms"] = 0
+    assert "Drafting ahead with COUPLED is 1.25 times the sequential pace, which meets 1.25" in section(report)
