@@ -56,8 +56,8 @@ lint: setup ## ruff, mypy, buf, import directions
 test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 	$(PYTEST) $(PYTEST_FLAGS)
 
-verify: setup ## the long forms of the tests
-	$(PYTEST) -m long $(PYTEST_FLAGS)
+verify: setup ## the long forms of the tests, and those of random examples with new ones
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_FLAGS)
 
 bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)

@@ -3,12 +3,18 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 # Seconds for one test, its fixtures included; a test's own @pytest.mark.timeout wins. Generous: the limit is there to
 # end what hangs, on a machine that may be busy.
 TIME_LIMITS = {"unit": 60, "integration": 120, "statistical": 180, "e2e": 300, "chaos": 600}
 LONG_SECONDS = 3600
+
+# Hypothesis draws the same examples every time and looks at no clock. `make verify` draws others: what they find is a
+# fault that nobody who changes something else should have to meet.
+settings.register_profile("long", settings.get_profile("ci"), derandomize=False)
+settings.load_profile("ci")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
