@@ -100,15 +100,15 @@ class Ahead:
         return ((session, session.prospect) for session in self._caches if session.prospect)
 
     def _run_pass(self) -> None:
-        parts = [
-            (session, branches) for session, branches in self._choose().items() if self._has_room(session, branches)
-        ]
+        likeliest = self._choose()
+        likelihood = sum(branch.weight for branches in likeliest.values() for branch in branches)
+        resting_since = [session.used_at for session, _ in self._prospects()]
+        if not (likeliest and self._times.worth_a_pass(likelihood, resting_since)):
+            return
+        parts = [(session, branches) for session, branches in likeliest.items() if self._has_room(session, branches)]
         if not parts:
             return
         chosen = [(session, branch) for session, branches in parts for branch in branches]
-        likelihood = sum(branch.weight for _, branch in chosen)
-        if not self._times.worth_a_pass(likelihood, [session.used_at for session, _ in self._prospects()]):
-            return
         started = time.monotonic()
         segments = [next_tokens(session.cache, branches) for session, branches in parts]
         self.passes += 1

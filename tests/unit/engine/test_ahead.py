@@ -7,9 +7,10 @@ import pytest
 
 from specdec.errors import NumericalFailure
 from specdec.model.engine import Done
+from specdec.model.rest_times import RestTimes
 from specdec.model.work import Fork
 from tests.unit.engine.branching_model import GAMMA, AheadWork, BranchingModel, ForesightedWork, rest, until
-from tests.unit.engine.hash_model import DraftWork, Gate, Running, fence, fresh_draft, prefix_of
+from tests.unit.engine.hash_model import STEP, DraftWork, Gate, Running, fence, fresh_draft, prefix_of
 
 COMMITTED = [1, 2, 3]
 
@@ -139,6 +140,16 @@ async def test_branches_take_free_room_alone_and_no_more_than_half_of_it():
         assert not caches.get("t").cache.branches
         await engine.run(DraftWork(prefix_of(COMMITTED * 7, "u"), 2))  # a call has the other half
         assert (caches.room, caches.evictions) == (64, 0)
+
+
+async def test_room_is_taken_for_a_pass_that_is_run_alone(monkeypatch):
+    weighed = []
+    monkeypatch.setattr(RestTimes, "worth_a_pass", lambda *_: weighed.append(1))  # none is
+    async with Running(BranchingModel(), ahead_tokens=8) as engine:
+        await engine.run(ForesightedWork(prefix_of(COMMITTED * 2), outcomes=[(GAMMA - 1, 7)]))
+        await until(lambda: weighed)
+    session = engine._batching.caches.get("s")
+    assert session.room == session.cache.length == STEP
 
 
 async def test_a_branch_that_fails_is_dropped_alone():
