@@ -5,6 +5,7 @@ import sys
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from coordinator.channels import channel_opener
 from coordinator.fleet import Fleet
 from coordinator.metrics import Metrics
 from coordinator.replicas import Replicas
@@ -20,9 +21,10 @@ from specdec.v1.target_pb2_grpc import TargetServiceStub
 
 def make_fleet(settings: CoordinatorSettings) -> Fleet:
     """Make the fleet that the settings name; inside the running event loop."""
+    open_channel = channel_opener(settings)
     return Fleet(
-        Replicas("target", "specdec.v1.TargetService", TargetServiceStub, settings.target_addresses),
-        Replicas("draft", "specdec.v1.DraftService", DraftServiceStub, settings.draft_addresses),
+        Replicas("target", "specdec.v1.TargetService", TargetServiceStub, settings.target_addresses, open_channel),
+        Replicas("draft", "specdec.v1.DraftService", DraftServiceStub, settings.draft_addresses, open_channel),
         tokenizer=settings.tokenizer,
         max_gamma=settings.max_gamma,
         max_new_tokens=settings.max_new_tokens,

@@ -15,19 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.tasks import stop
 from specdec.errors import SpecdecError
-from specdec.serving.server import CHANNEL_OPTIONS
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2
 
 RECONNECT_SECONDS = 0.5
 INFO_TIMEOUT_SECONDS = 5.0
-
-_OPTIONS = (
-    *CHANNEL_OPTIONS,
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1000),  # a peer that comes back is not kept waiting for gRPC's two minutes
-)
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -66,7 +58,12 @@ class Replicas:
     """
 
     def __init__(
-        self, service: str, path: str, stub: Callable[[grpc.aio.Channel], Any], addresses: Sequence[str]
+        self,
+        service: str,
+        path: str,
+        stub: Callable[[grpc.aio.Channel], Any],
+        addresses: Sequence[str],
+        open_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
         """Open channels; inside the running event loop.
 
@@ -75,10 +72,11 @@ class Replicas:
             path: full name of the gRPC service.
             stub: makes the generated stub.
             addresses: host:port each, or ``dns:///`` names.
+            open_channel: opens a channel to an address.
         """
         self.service = service
         self.path = path
-        channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for address in addresses]
+        channels = [open_channel(address) for address in addresses]
         self._replicas = [Replica(*each, stub(each[1])) for each in zip(addresses, channels, strict=True)]
         self._following: dict[str, asyncio.Task[None]] = {}
         self._decide: Callable[[], Awaitable[None]] = _decide_nothing

@@ -1,11 +1,11 @@
 """Settings of the coordinator: environment COORDINATOR_* and flags of the same names."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from specdec.serving.settings import CommaList, Port, ServiceSettings
+from specdec.serving.settings import CertificateFile, CommaList, Port, ServiceSettings
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -21,6 +21,14 @@ class CoordinatorSettings(ServiceSettings):
     """Draft replicas, host:port with commas between, or dns:///name:port. Empty: no speculation."""
     target_addresses: Annotated[CommaList, Field(min_length=1)] = ("127.0.0.1:50053",)
     """Target replicas, host:port with commas between, or dns:///name:port."""
+    peer_tls_ca: CertificateFile = ""
+    """PEM file with the authorities that draft and target must be known to; empty: plaintext to them."""
+    peer_tls_certificate: CertificateFile = ""
+    """PEM file with the certificate chain to show draft and target (mutual TLS)."""
+    peer_tls_key: str = ""
+    """PEM file with that certificate's private key."""
+    peer_tls_name: str = ""
+    """Name that the certificates of draft and target must carry; empty: the host of each address."""
     redis_url: Annotated[str, Field(min_length=1)] = "redis://127.0.0.1:6379"
     """The Redis that keeps the sessions: redis://, rediss:// or unix://."""
     tokenizer: str = ""
@@ -39,3 +47,10 @@ class CoordinatorSettings(ServiceSettings):
     """Seconds after which a silent draft counts as gone. Long: a slow proposal must not be dropped."""
     verify_timeout: Seconds = 300.0
     """Seconds after which a silent target counts as gone; a long prompt is fed in one call."""
+
+    @model_validator(mode="after")
+    def _peer_tls_files_fit(self) -> Self:
+        self._check_pair("peer_tls_certificate", "peer_tls_key")
+        self._check_needed("peer_tls_certificate", "peer_tls_ca")
+        self._check_needed("peer_tls_name", "peer_tls_ca")
+        return self

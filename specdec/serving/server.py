@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from specdec.serving import telemetry
 from specdec.serving.interceptor import CallInterceptor
 from specdec.serving.settings import ServiceSettings
+from specdec.serving.tls import server_credentials
 from specdec.serving.watches import WatchInterceptor
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -63,17 +64,19 @@ class Server:
     Attributes:
         port: where it listens for calls, from ``start`` on.
         metrics_port: where it listens for Prometheus, 0 for nowhere, from ``start`` on.
+        health_port: where it listens for probes of health in plaintext, 0 for nowhere, from ``start`` on.
     """
 
     def __init__(self, settings: ServiceSettings, registry: CollectorRegistry) -> None:
         """Make a server; inside the running event loop, whose it is.
 
         Args:
-            settings: host, ports and seconds to drain.
+            settings: host, ports, TLS and seconds to drain.
             registry: what Prometheus gets to see.
         """
         self.port = 0
         self.metrics_port = 0
+        self.health_port = 0
         self._settings = settings
         self._registry = registry
         self._watches = WatchInterceptor()
@@ -81,6 +84,7 @@ class Server:
         self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._metrics: telemetry.MetricsServer | None = None
+        self._probed: grpc.aio.Server | None = None
         self._services = [""]  # the empty name is the whole server's
         self._serving = False
         self._draining = False
@@ -106,7 +110,7 @@ class Server:
         """Open the ports; health answers NOT_SERVING until ``set_serving``.
 
         Raises:
-            RuntimeError: the port for calls is taken.
+            RuntimeError: the port for calls or for health is taken.
             OSError: the port for metrics is taken.
         """
         for name in self._services:
@@ -114,14 +118,28 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection((*self._services[1:], *plumbing), self._grpc)
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        self.port = self._grpc.add_insecure_port(f"{host}:{self._settings.port}")
+        files = self._settings.tls_certificate, self._settings.tls_key, self._settings.tls_client_ca
+        self.port = self._grpc.add_secure_port(self._address(self._settings.port), server_credentials(*files))
         if self._settings.metrics_port != 0:
             port = max(self._settings.metrics_port, 0)  # -1 asks for any free one
             self._metrics = telemetry.start_metrics(self._settings.host, port, self._registry)
             self.metrics_port = self._metrics.port
+        if self._settings.health_port != 0:
+            await self._start_probed()
         await self._grpc.start()
-        logger.info("listening", port=self.port, metrics_port=self.metrics_port)
+        ports = {"port": self.port, "metrics_port": self.metrics_port, "health_port": self.health_port}
+        logger.info("listening", tls=bool(self._settings.tls_certificate), **ports)
+
+    async def _start_probed(self) -> None:
+        """Open the port for health alone: probes of Kubernetes can show neither certificate nor token."""
+        self._probed = grpc.aio.server(interceptors=(self._watches,), options=SERVER_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+        self.health_port = self._probed.add_insecure_port(self._address(max(self._settings.health_port, 0)))
+        await self._probed.start()
+
+    def _address(self, port: int) -> str:
+        host = self._settings.host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def set_serving(self, serving: bool) -> None:  # noqa: FBT001  # the state itself
         """Say in health, for every service and the empty name, whether calls can be answered; log each change.
@@ -179,4 +197,6 @@ class Server:
             logger.warning("calls did not end when cancelled")
         if self._metrics is not None:
             await asyncio.to_thread(self._metrics.close)
+        if self._probed is not None:
+            await self._probed.stop(0)
         logger.info("stopped")

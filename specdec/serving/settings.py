@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from specdec.serving.tls import check_certificates, check_key
 
 
 def _split(value: Any) -> Any:
@@ -27,6 +29,12 @@ CommaList = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeVal
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A port to listen on; 0 takes any free one."""
+
+ExtraPort = Annotated[int, Field(ge=-1, le=65535)]
+"""A port to listen on beside that for calls; 0 is none, -1 takes any free one."""
+
+CertificateFile = Annotated[str, AfterValidator(check_certificates)]
+"""Path of a PEM file with certificates, or empty."""
 
 
 class ServiceSettings(BaseSettings):
@@ -42,8 +50,16 @@ class ServiceSettings(BaseSettings):
     """Address to listen on, for calls and for metrics."""
     port: Port = 0
     """Port for calls; 0 takes any free one."""
-    metrics_port: Annotated[int, Field(ge=-1, le=65535)] = 0
+    metrics_port: ExtraPort = 0
     """Port for Prometheus; 0 is off, -1 takes any free one."""
+    tls_certificate: CertificateFile = ""
+    """PEM file with the certificate chain to take calls under; empty: plaintext. A renewed file counts at once."""
+    tls_key: str = ""
+    """PEM file with the certificate's private key."""
+    tls_client_ca: CertificateFile = ""
+    """PEM file with the authorities whose clients alone are let in (mutual TLS); empty: all clients."""
+    health_port: ExtraPort = 0
+    """Port for health alone, always plaintext, for probes without TLS; 0 is off, -1 takes any free one."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
     """Least severe log lines to write: debug, info, warning or error."""
     drain_seconds: Annotated[float, Field(ge=0)] = 30.0
@@ -70,6 +86,27 @@ class ServiceSettings(BaseSettings):
             sys.stderr.write("".join(f"{problem}\n" for problem in problems))
             sys.exit(2)
         return settings
+
+    @model_validator(mode="after")
+    def _tls_files_fit(self) -> Self:
+        self._check_pair("tls_certificate", "tls_key")
+        self._check_needed("tls_client_ca", "tls_certificate")
+        return self
+
+    def _check_pair(self, certificate: str, key: str) -> None:
+        """Refuse a certificate without its key, and a key without its certificate."""
+        self._check_needed(certificate, key)
+        self._check_needed(key, certificate)
+        if getattr(self, key):
+            try:
+                check_key(getattr(self, certificate), getattr(self, key))
+            except ValueError as error:
+                raise ValueError(f"{_variable(type(self), key)}: {error}") from error
+
+    def _check_needed(self, name: str, needed: str) -> None:
+        """Refuse a setting that means nothing without another."""
+        if getattr(self, name) and not getattr(self, needed):
+            raise ValueError(f"{_variable(type(self), needed)} is needed with {_variable(type(self), name)}")
 
 
 @dataclass(frozen=True, slots=True)
