@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from client.access import call_metadata, channel_credentials
 from client.answering import answer_without_speculation, show_answer
 from client.connection import Coordinators
 from client.conversation import Conversation, converse, messages
@@ -37,7 +38,7 @@ def generate(
     """Continue a text as it stands; --chat answers it as a message, which is what instruct models expect."""
     text = _input_text(prompt)
     display = Display(show_tokens=options.show_tokens, json=options.json)
-    with Coordinators(addresses(options), display.waiting) as coordinators:
+    with _coordinators(options, display) as coordinators:
         request = base_request(options, *_session(coordinators, options))
         if chat:
             request.messages.add(role="user", content=text)
@@ -64,13 +65,17 @@ def generate(
 def chat(options: AnswerOptions) -> None:
     """Hold a conversation: each line of input is a message. /exit or Ctrl-D ends it, Ctrl-C stops an answer."""
     display = Display(show_tokens=options.show_tokens, json=options.json)
-    with Coordinators(addresses(options), display.waiting) as coordinators:
+    with _coordinators(options, display) as coordinators:
         conversation = Conversation(coordinators, options, display)
         display.legend()
         try:
             converse(conversation, messages(display), display)
         finally:
             conversation.report()
+
+
+def _coordinators(options: AnswerOptions, display: Display) -> Coordinators:
+    return Coordinators(addresses(options), channel_credentials(options), call_metadata(options), display.waiting)
 
 
 def _report(display: Display, measurement: Measurement, session_id: str) -> None:

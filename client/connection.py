@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from client.access import Metadata
 from client.failures import RequestFailed, from_rpc_error
 from client.patience import Patience
 from client.resuming import answer_events
@@ -25,17 +26,26 @@ _OPTIONS = [
 class Coordinators:
     """Several addresses of one service: the first that answers is kept until it fails, then the next is tried."""
 
-    def __init__(self, addresses: list[str], on_wait: Callable[[RequestFailed, float], None]) -> None:
+    def __init__(
+        self,
+        addresses: list[str],
+        credentials: grpc.ChannelCredentials,
+        metadata: Metadata,
+        on_wait: Callable[[RequestFailed, float], None],
+    ) -> None:
         """Prepare the channels; nothing is connected yet.
 
         Args:
             addresses: gRPC targets, at least one.
+            credentials: TLS or plaintext.
+            metadata: sent with every call.
             on_wait: told about each failure that will be tried again, and the pause in seconds.
         """
         self._addresses = addresses
+        self._metadata = metadata
         self._on_wait = on_wait
         self._current = 0
-        self._channels = [grpc.insecure_channel(address, options=_OPTIONS) for address in addresses]
+        self._channels = [grpc.secure_channel(address, credentials, options=_OPTIONS) for address in addresses]
         self._stubs = [GenerationServiceStub(channel) for channel in self._channels]
 
     def __enter__(self) -> "Coordinators":
@@ -85,7 +95,7 @@ class Coordinators:
         self._ask("DeleteSession", v1.DeleteSessionRequest(session_id=session_id))
 
     def _stream(self, request: v1.GenerateRequest, seconds: float | None) -> Iterator[v1.GenerateResponse]:
-        call = self._stubs[self._current].Generate(request, timeout=seconds)
+        call = self._stubs[self._current].Generate(request, timeout=seconds, metadata=self._metadata)
         try:
             yield from call
         except grpc.RpcError as error:
@@ -97,7 +107,8 @@ class Coordinators:
         patience = Patience(on_wait=self._on_wait)
         while True:
             try:
-                return getattr(self._stubs[self._current], method)(message, timeout=SHORT_CALL_SECONDS)
+                ask = getattr(self._stubs[self._current], method)
+                return ask(message, timeout=SHORT_CALL_SECONDS, metadata=self._metadata)
             except grpc.RpcError as error:
                 failure = self._failure(error)
                 if not failure.lost:

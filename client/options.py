@@ -35,6 +35,10 @@ def _number(text: str) -> Any:
     return _option(text, _SAMPLING, "X")
 
 
+def _file(text: str, name: str) -> Any:
+    return _option(text, _SERVER, "PEM", envvar=f"SPECDEC_TLS_{name}")
+
+
 def _switch(name: str, text: str, panel: str) -> Any:
     return typer.Option(name, help=text, rich_help_panel=panel)
 
@@ -54,6 +58,16 @@ class AnswerOptions:
         ),
     ] = "localhost:50051"
     timeout: Annotated[float | None, _option("For a whole answer.", _SERVER, "SECONDS", min=0.001, max=1e6)] = None
+    tls: Annotated[bool, _switch("--tls", "Speak TLS; the files below imply it.", _SERVER)] = False
+    tls_ca: Annotated[
+        str | None, _file("Authorities that vouch for the coordinator; without: the public ones.", "CA")
+    ] = None
+    tls_certificate: Annotated[str | None, _file("Certificate to show (mutual TLS).", "CERTIFICATE")] = None
+    tls_key: Annotated[str | None, _file("Its private key.", "KEY")] = None
+    token: Annotated[
+        str | None,
+        _option("Bearer token; rather in the variable, where others do not see it.", _SERVER, envvar="SPECDEC_TOKEN"),
+    ] = None
     session_id: Annotated[str | None, _option("Continue this session; a new one gets this id.", _SERVER, "ID")] = None
     temperature: Annotated[float | None, _number("Divides the logits; 0 is greedy.")] = None
     top_k: Annotated[int | None, _count("Keep the N likeliest tokens; 0 keeps all.")] = None

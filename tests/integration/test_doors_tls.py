@@ -144,10 +144,24 @@ async def test_all_services_and_grpcurl_speak_mutual_tls(redis_url, authority, s
         assert '"FINISH_REASON_LENGTH"' in shown.stdout
         refused = await grpcurl("-cacert", authority.ca, address)
         assert refused.returncode != 0
+        answered = await specdec(authority.ca, person, address)
+        assert answered.returncode == 0, answered.stderr
+        assert answered.stdout.strip()
 
 
 async def grpcurl(*arguments):
     """Ask for two tokens with the real binary."""
     data = ("-max-time", "30", "-d", '{"prompt": "hi", "sampling_params": {"max_new_tokens": 2}}')
     command = [Path(sys.executable).with_name("grpcurl"), *data, *arguments, "specdec.v1.GenerationService/Generate"]
+    return await run(*command)
+
+
+async def specdec(ca, person, address):
+    """Ask for two tokens with the command."""
+    files = ["--tls-ca", ca, "--tls-certificate", person.certificate, "--tls-key", person.key]
+    flags = ["--address", address, "--timeout", "30", "--max-new-tokens", "2", *files]
+    return await run(sys.executable, "-m", "client", "generate", *flags, "hi")
+
+
+async def run(*command):
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
