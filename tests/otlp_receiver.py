@@ -44,7 +44,7 @@ class OtlpReceiver(trace_service_pb2_grpc.TraceServiceServicer):
             self._arrived.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()
 
-    def wait_for(self, enough: Callable[[Sequence[Span]], bool], timeout: float = 30.0) -> list[Span]:
+    def wait_for(self, enough: Callable[[Sequence[Span]], bool], timeout: float = 100.0) -> list[Span]:
         """Return the spans once there are enough of them; TimeoutError when that does not come about."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: enough(self._spans), timeout):

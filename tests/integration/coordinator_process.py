@@ -16,6 +16,8 @@ from specdec.serving.server import Server
 from specdec.v1 import generation_pb2_grpc
 from tests.integration.model_services import channel_to
 
+PATIENCE_SECONDS = 90  # for what must come about: a machine may be busy
+
 
 @dataclass
 class Coordinator:
@@ -34,7 +36,7 @@ class Coordinator:
     async def health(self, wanted):
         """Wait until health says so."""
         stub = health_pb2_grpc.HealthStub(self.channel)
-        async for answer in stub.Watch(health_pb2.HealthCheckRequest(), timeout=30):
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS):
             if answer.status == wanted:
                 return
 
@@ -45,6 +47,7 @@ class Coordinator:
 @asynccontextmanager
 async def coordinating(redis_url, targets, drafts, **settings):
     """Run a coordinator; ``targets`` and ``drafts`` are addresses."""
+    settings = {"peer_wait_seconds": PATIENCE_SECONDS} | settings
     settings = CoordinatorSettings(
         port=0,
         redis_url=redis_url,

@@ -136,6 +136,11 @@ def by_kind(spans, kind):
     return span
 
 
+def deadlines():
+    """Give seconds for a call that is to run into its deadline: longer ones while it has not reached its handler."""
+    return (0.2 * 3**attempt for attempt in range(5))
+
+
 async def until(condition):
     """Wait for what nobody announces; the test's time limit ends what does not come about."""
     while not condition():  # noqa: ASYNC110

@@ -189,6 +189,7 @@ async def test_a_target_that_comes_back_and_takes_fewer_draft_tokens_gets_no_mor
         wanted = request(60, speculation=generation_pb2.SpeculationParams(gamma=8))
         assert max(event.round.gamma for event in await running.generate(wanted)) == 8
         await first.aclose()
+        await running.health(NOT_SERVING)  # noticed, so that what it says now is asked for
         target.info.max_gamma = 2
         await stack.enter_async_context(serving(target, server.port))
         await running.health(SERVING)

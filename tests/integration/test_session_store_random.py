@@ -74,9 +74,17 @@ class Coordinator:
         return list(itertools.islice(self.new_tokens, self.rng.randrange(1, 4)))
 
 
+def at_once(raw_redis, *commands):
+    """Run commands with nothing between them: what a call that was cut off has sent may run whenever it likes."""
+    with raw_redis.pipeline(transaction=True) as pipeline:
+        for name, *arguments in commands:
+            getattr(pipeline, name)(*arguments)
+        return pipeline.execute()
+
+
 def stored(raw_redis):
-    meta = {name.decode(): value.decode() for name, value in raw_redis.hgetall(KEYS[0]).items()}
-    return tokens_of(raw_redis.get(KEYS[1])), meta, len(raw_redis.get(KEYS[2]))
+    fields, tokens, sources = at_once(raw_redis, ("hgetall", KEYS[0]), ("get", KEYS[1]), ("get", KEYS[2]))
+    return tokens_of(tokens), {name.decode(): value.decode() for name, value in fields.items()}, len(sources)
 
 
 def check(before, after, coordinators):
@@ -125,10 +133,10 @@ async def test_nor_do_they_when_redis_comes_back_older(coordinators, raw_redis):
     for step in itertools.count():
         if step >= STEPS and len(before[0]) > 10:  # restoring backups takes growth away
             break
-        backups.append([raw_redis.dump(name) for name in KEYS])
+        backups.append(at_once(raw_redis, *(("dump", name) for name in KEYS)))
         if rng.random() < 0.1:
-            for name, value in zip(KEYS, rng.choice(backups[-6:]), strict=True):
-                raw_redis.restore(name, 0, value, replace=True)
+            older = zip(KEYS, rng.choice(backups[-6:]), strict=True)
+            at_once(raw_redis, *(("restore", name, 0, value, True) for name, value in older))
             before = stored(raw_redis)
         await asyncio.gather(*(coordinator.step() for coordinator in coordinators))
         after = stored(raw_redis)
