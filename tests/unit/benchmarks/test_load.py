@@ -1,6 +1,7 @@
 """Many answers at once, on answers made by hand and services made of nothing."""
 
 import asyncio
+import selectors
 import statistics
 from itertools import pairwise
 
@@ -60,6 +61,29 @@ def test_arrivals_are_as_many_as_the_rate_says_and_the_same_again():
     assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.2)  # exponential
 
 
+class Leaps(selectors.DefaultSelector):
+    """Leaps over the times that nothing happens in: how fast the machine is does not matter."""
+
+    now = 0.0
+
+    def select(self, timeout=None):
+        self.now += max(0.0, timeout or 0.0)
+        return super().select(None if timeout is None else 0)
+
+
+def timed(work):
+    """Do some work by a clock that leaps."""
+    leaps = Leaps()
+
+    def new_loop():
+        loop = asyncio.SelectorEventLoop(leaps)
+        loop.time = lambda: leaps.now
+        return loop
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(work)
+
+
 class Services:
     """Answers every request with events at a pace, and counts how many run at once."""
 
@@ -88,30 +112,31 @@ def request(number):
     return generation_pb2.GenerateRequest(prompt=str(number))
 
 
-async def test_a_closed_loop_keeps_its_sessions_busy_and_ends_in_time():
-    services = Services(0.005)
+def test_a_closed_loop_keeps_its_sessions_busy_and_ends_in_time():
+    services = Services(0.5)
     loading = Loading([services], request)
-    await closed_loop(loading, sessions=3, seconds=0.4)
+    timed(closed_loop(loading, sessions=3, seconds=40))
     assert (services.most, services.running) == (3, 0)
-    assert len(loading.answers) > 3
-    assert sum(len(answer.recording.token_ids) == 3 for answer in loading.answers) >= len(loading.answers) - 3
+    tokens = [len(answer.recording.token_ids) for answer in loading.answers]
+    # Answers of 1.5 s, three sessions that begin after 0, 10/3 and 20/3 s, and three answers cut by the end.
+    assert (tokens.count(3), len(tokens)) == (26 + 24 + 22, 26 + 24 + 22 + 3)
 
 
-async def test_an_open_loop_does_not_wait_for_answers():
+def test_an_open_loop_does_not_wait_for_answers():
     services = Services(10)
     loading = Loading([services], request)
-    await open_loop(loading, rate=50, seed=1, seconds=0.3)
-    assert 1 < services.most == len(loading.answers) <= len(list(arrivals(50, 1, 0.3)))
+    timed(open_loop(loading, rate=50, seed=1, seconds=0.3))
+    assert 1 < services.most == len(loading.answers) == len(list(arrivals(50, 1, 0.3)))
     assert services.running == 0
 
 
-async def test_a_refusal_is_counted_and_any_other_failure_raised():
-    loading = Loading([Services(0.0, failure(grpc.StatusCode.RESOURCE_EXHAUSTED))], request)
-    await closed_loop(loading, sessions=1, seconds=0.1)
-    assert all(answer.refused for answer in loading.answers)
-    broken = Loading([Services(0.0, failure(grpc.StatusCode.UNAVAILABLE))], request)
+def test_a_refusal_is_counted_and_any_other_failure_raised():
+    loading = Loading([Services(0.1, failure(grpc.StatusCode.RESOURCE_EXHAUSTED))], request)
+    timed(closed_loop(loading, sessions=1, seconds=5))
+    assert [answer.refused for answer in loading.answers] == [True] * 10  # 0.3 s, and a pause
+    broken = Loading([Services(0.1, failure(grpc.StatusCode.UNAVAILABLE))], request)
     with pytest.raises(grpc.aio.AioRpcError):
-        await closed_loop(broken, sessions=2, seconds=5)
+        timed(closed_loop(broken, sessions=2, seconds=5))
 
 
 def test_ways_are_plain_fixed_and_adaptive_and_requests_unseeded():
