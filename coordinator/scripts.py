@@ -52,8 +52,8 @@ return snapshot()
 """
 )
 
-# ARGV: counter, owner, lease ms, TTL ms, tokens, sources, then fields and values of the hash.
-# Answers OK, counter (raised above that of a deleted session) | BUSY.
+# ARGV: counter, owner, lease ms, TTL ms, principal, tokens, sources, then fields and values of the hash.
+# Answers OK, counter (raised above that of a deleted session) | BUSY | NOT_FOUND: it is there and another principal's.
 CREATE = (
     _PRELUDE
     + """
@@ -61,14 +61,17 @@ local counter, owner = tonumber(ARGV[1]), ARGV[2]
 if live() and get('fence_owner') == owner then
   return {'OK', get('fence_counter')}
 end
+if live() and get('principal') ~= ARGV[5] then
+  return {'NOT_FOUND'}
+end
 -- Tokens without a hash are what is left of a session that its coordinator may yet heal.
 if live() or redis.call('EXISTS', tokens) == 1 then
   return {'BUSY'}
 end
 counter = math.max(counter, (tonumber(get('fence_counter')) or 0) + 1)
-redis.call('SET', tokens, ARGV[5])
-redis.call('SET', sources, ARGV[6])
-redis.call('HSET', meta, 'length', whole(#ARGV[6]), unpack(ARGV, 7))
+redis.call('SET', tokens, ARGV[6])
+redis.call('SET', sources, ARGV[7])
+redis.call('HSET', meta, 'length', whole(#ARGV[7]), unpack(ARGV, 8))
 claim(counter, owner, tonumber(ARGV[3]), tonumber(ARGV[4]))
 return {'OK', whole(counter)}
 """

@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry import trace
 
 from coordinator.answer import Answer
+from coordinator.doors import Doors
 from coordinator.experience import Experience
 from coordinator.fleet import Fleet
 from coordinator.gamma import Policy, policy_of
@@ -34,7 +35,6 @@ from specdec.wire import check_session_id
 
 EVENTS_AHEAD = 4  # that a slow reader may leave waiting before the loop waits for it
 DRAIN_SHARE = 0.8  # of the drain time is for answers to end by themselves
-PRINCIPAL = ""  # whose sessions these are: nobody's in particular, without authentication
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
@@ -46,6 +46,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._fleet = fleet
         self._store = store
         self._metrics = metrics
+        self._doors = Doors(settings.tokens_file)
         self._draft = DraftClients(fleet.drafts, timeout=settings.propose_timeout)
         self._target = TargetClients(
             fleet.targets, timeout=settings.verify_timeout, patience=settings.peer_wait_seconds
@@ -59,16 +60,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def Generate(  # noqa: N802
         self,
         request: generation_pb2.GenerateRequest,
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """Answer a prompt, continue a session, or resume an answer."""
         started = time.monotonic()
+        principal = self._doors.principal(context)
         if self._draining:
             raise _draining()
         check_request(request)
         with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
             served = await self._fleet.served(self._settings.peer_wait_seconds)
-            session = await open_session(request, PRINCIPAL, served, self._store)
+            session = await open_session(request, principal, served, self._store)
         _describe_request(request, session, served)
         answer = _begin(session, served)
         texts = answer.take(session.answer)
@@ -86,10 +88,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GetSession(  # noqa: N802
         self,
         request: generation_pb2.GetSessionRequest,
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> generation_pb2.GetSessionResponse:
         """Say what a session holds. Of one that another model has made, the text is not known here."""
-        session = await self._store.read(check_session_id(request.session_id), PRINCIPAL)
+        principal = self._doors.principal(context)
+        session = await self._store.read(check_session_id(request.session_id), principal)
         served = await self._fleet.served(self._settings.peer_wait_seconds)
         same = session.model_fingerprint == served.model.model_fingerprint
         text = "".join(_begin(session, served).take(session.answer)) if same else ""
@@ -98,19 +101,21 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def DeleteSession(  # noqa: N802
         self,
         request: generation_pb2.DeleteSessionRequest,
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> generation_pb2.DeleteSessionResponse:
         """End a session and free what it holds everywhere."""
-        session = await self._store.delete(check_session_id(request.session_id), PRINCIPAL)
+        principal = self._doors.principal(context)
+        session = await self._store.delete(check_session_id(request.session_id), principal)
         await asyncio.gather(self._draft.free(session), self._target.free(session))
         return generation_pb2.DeleteSessionResponse()
 
     async def GetModelInfo(  # noqa: N802
         self,
         request: common_pb2.GetModelInfoRequest,  # noqa: ARG002
-        context: Any,  # noqa: ARG002
+        context: Any,
     ) -> common_pb2.GetModelInfoResponse:
         """Say which models answer."""
+        self._doors.principal(context)
         served = await self._fleet.served(0)
         return common_pb2.GetModelInfoResponse(model=served.model, draft=self._fleet.draft_model())
 

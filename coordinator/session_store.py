@@ -101,12 +101,15 @@ class SessionStore:
 
         Raises:
             SessionBusy: the id exists.
+            SessionNotFound: it exists and is another principal's.
         """
         length = session.length
         fields = answer_fields(session) + round_fields(session, SessionState.RUNNING)
         content = (token_bytes(session.tokens), bytes(session.sources))
-        claim = (session.fence.counter, session.fence.owner, self._lease_ms, self._ttl_ms)
+        claim = (session.fence.counter, session.fence.owner, self._lease_ms, self._ttl_ms, session.principal)
         status, *rest = await self._run(self._create, session.session_id, *claim, *content, *fields)
+        if status == b"NOT_FOUND":
+            raise not_found(session.session_id)
         if status == b"BUSY":
             raise SessionBusy(f"Session {session.session_id} exists already.")
         session.fence = Fence(int(rest[0]), session.fence.owner)

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from coordinator.tokens import check_tokens
 from specdec.serving.settings import CertificateFile, CommaList, Port, ServiceSettings
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -31,6 +32,8 @@ class CoordinatorSettings(ServiceSettings):
     """Name that the certificates of draft and target must carry; empty: the host of each address."""
     redis_url: Annotated[str, Field(min_length=1)] = "redis://127.0.0.1:6379"
     """The Redis that keeps the sessions: redis://, rediss:// or unix://."""
+    tokens_file: Annotated[str, AfterValidator(check_tokens)] = ""
+    """File of bearer tokens, lines of PRINCIPAL:SHA256; a change counts at once. Empty: no token is asked for."""
     tokenizer: str = ""
     """Folder or hub id of the target's tokenizer; empty: where the target says."""
     max_gamma: Annotated[int, Field(ge=0, le=64)] = 16

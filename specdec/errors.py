@@ -51,6 +51,13 @@ class InvalidProposal(SpecdecError):
     reason = "INVALID_PROPOSAL"
 
 
+class Unauthenticated(SpecdecError):
+    """The call bears no valid token."""
+
+    code = "UNAUTHENTICATED"
+    reason = "UNAUTHENTICATED"
+
+
 class SessionNotFound(SpecdecError):
     """No such session, or not the caller's."""
 
