@@ -3,42 +3,62 @@
 OpenTelemetry lets a process set its provider once, so all tests share one; each gets the spans it made itself.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 
-@dataclass(frozen=True)
 class RecordedSpans:
-    """The spans that started at a time or later: a server may end its span after the caller has the answer."""
+    """The spans that start in the record: a server may end an earlier one late, after its caller has the answer."""
 
-    exporter: InMemorySpanExporter
-    since_ns: int
+    def __init__(self) -> None:
+        self._started: set[int] = set()
+        self._finished: list[ReadableSpan] = []
+
+    def start(self, span: ReadableSpan) -> None:
+        self._started.add(span.get_span_context().span_id)
+
+    def finish(self, span: ReadableSpan) -> None:
+        if span.get_span_context().span_id in self._started:
+            self._finished.append(span)
 
     def get_finished_spans(self) -> tuple[ReadableSpan, ...]:
-        return tuple(span for span in self.exporter.get_finished_spans() if span.start_time >= self.since_ns)
+        return tuple(self._finished)
 
 
 @contextmanager
 def recorded_spans() -> Iterator[RecordedSpans]:
     """Give the record whose ``get_finished_spans()`` holds what starts and ends between ``with`` and its end."""
-    exporter = _exporter()
-    exporter.clear()
-    yield RecordedSpans(exporter, time.time_ns())
-    exporter.clear()
+    recorder = _recorder()
+    recorder.record = record = RecordedSpans()
+    try:
+        yield record
+    finally:
+        recorder.record = None
+
+
+class _Recorder(SpanProcessor):
+    """Tells of spans in their order, whatever the clock says: it may be set meanwhile."""
+
+    record: RecordedSpans | None = None
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if record := self.record:
+            record.start(span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if record := self.record:
+            record.finish(span)
 
 
 @cache
-def _exporter() -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
+def _recorder() -> _Recorder:
+    recorder = _Recorder()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(recorder)
     trace.set_tracer_provider(provider)
-    return exporter
+    return recorder
