@@ -70,14 +70,13 @@ class Prospect:
 
     def unfold(self, sequence: Sequence[int], most: int) -> None:
         """Begin the likely calls, and keep ``most`` of them at most."""
-        self.unfolded = True
         self._keep([_begin(fork, sequence) for fork in self.outlook.forks()], most)
+        self.unfolded = True
 
     def grow(self, parent: Branch, outlook: Outlook, sequence: Sequence[int], most: int) -> None:
         """Let a branch make way for those that go on from it, and keep ``most`` of all at most."""
-        self.drop(parent)
         trunk = sequence[: parent.start]
-        self._keep([_begin(fork, trunk, parent.tokens, parent.entries) for fork in outlook.forks()], most)
+        self._keep([_begin(fork, trunk, parent.tokens, parent.entries) for fork in outlook.forks()], most, parent)
 
     def drop(self, branch: Branch) -> None:
         """Expect a call no longer."""
@@ -87,8 +86,9 @@ class Prospect:
         """Return the branch about a call with these committed tokens, if there is one."""
         return next((branch for branch in self.branches if branch.stands_on(sequence, committed)), None)
 
-    def _keep(self, more: Sequence[Branch], most: int) -> None:
-        self.branches = heapq.nlargest(most, [*self.branches, *more], key=lambda branch: branch.weight)
+    def _keep(self, more: Sequence[Branch], most: int, parent: Branch | None = None) -> None:
+        others = [other for other in self.branches if other is not parent]
+        self.branches = heapq.nlargest(most, [*others, *more], key=lambda branch: branch.weight)
 
 
 def _begin(fork: Fork, trunk: Sequence[int], behind: Sequence[int] = (), entries: Sequence[int] = ()) -> Branch:

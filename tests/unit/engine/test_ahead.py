@@ -6,7 +6,9 @@ import logging
 import pytest
 
 from specdec.errors import NumericalFailure
+from specdec.model import ahead
 from specdec.model.engine import Done
+from specdec.model.prospect import Branch, Prospect
 from specdec.model.rest_times import RestTimes
 from specdec.model.work import Fork
 from tests.unit.engine.branching_model import GAMMA, AheadWork, BranchingModel, ForesightedWork, rest, until
@@ -175,8 +177,26 @@ async def test_failed_passes_ahead_are_nobodys_and_end_with_the_third(caplog):
             await rest(engine)
             committed = after(committed, drafted, 0, 7)
         assert (engine.state.failed_passes_ahead, engine.state.failed_passes) == (3, 0)
-    assert len(caplog.records) == 3
-    assert "from now on" in caplog.records[-1].message
+    said = [record.message for record in caplog.records if record.name == ahead.__name__]
+    assert len(said) == 3
+    assert "from now on" in said[-1]
+
+
+def test_a_prospect_is_unfinished_until_its_branches_are_there():
+    """Whoever waits on another thread until all has been done ahead must not see a moment without any."""
+    seen = []
+
+    class Watched:
+        def forks(self):
+            seen.append(prospect.unfinished)
+            return []
+
+    prospect = Prospect(Watched())
+    prospect.unfold(COMMITTED, 8)
+    assert (seen, prospect.unfinished) == ([True], False)
+    prospect.branches = [Branch(None, 3, [7], 4, 1.0, [3])]
+    prospect.grow(prospect.branches[0], Watched(), COMMITTED, 8)
+    assert (seen, prospect.unfinished) == ([True, True], False)
 
 
 async def test_a_look_at_what_comes_after_a_branch_opens_more_behind_it():
