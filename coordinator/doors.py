@@ -1,37 +1,85 @@
-"""Who may call, and as whom."""
+"""Who may call, as whom, and how much."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_network
 from typing import Any
+from urllib.parse import unquote
 
+from coordinator.limits import ClientLimits
+from coordinator.settings import CoordinatorSettings
 from coordinator.tokens import Tokens
 from specdec.errors import Unauthenticated
 
 NOBODY = ""  # whose sessions they are without authentication: the id alone opens them
+NETWORK_BITS = 64  # of an IPv6 address: one client has as many addresses as it likes beyond those
 _SCHEME = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call.
+
+    Attributes:
+        principal: whose sessions it reaches.
+        client: whom its work is counted to: the principal, or the address where nobody is known.
+    """
+
+    principal: str
+    client: str
 
 
 class Doors:
     """Lets callers in."""
 
-    def __init__(self, tokens_file: str) -> None:
-        """Open the doors.
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        """Open the doors as far as the settings say."""
+        self._tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
+        self._limits = ClientLimits(
+            answers=settings.client_answers,
+            calls=settings.client_calls_per_minute,
+            tokens=settings.client_tokens_per_minute,
+        )
 
-        Args:
-            tokens_file: of the bearer tokens; empty lets everybody in.
-        """
-        self._tokens = Tokens(tokens_file) if tokens_file else None
-
-    def principal(self, context: Any) -> str:
-        """Return whose sessions the caller of a call may reach.
+    def admit(self, context: Any) -> Caller:
+        """Say who makes a call, and count it.
 
         Raises:
             Unauthenticated: the call bears no valid token; which of the reasons there are is not told.
+            ClientLimit: the client calls too often.
         """
+        principal = self._principal(context)
+        caller = Caller(principal, principal or address_of(context.peer()))
+        self._limits.count_call(caller.client)
+        return caller
+
+    def answering(self, caller: Caller) -> AbstractContextManager[Callable[[int], None]]:
+        """Count an answer for as long as it runs; what is given counts its tokens.
+
+        Raises:
+            ClientLimit: the client has too many of them, or has had too many tokens.
+        """
+        return self._limits.answering(caller.client)
+
+    def _principal(self, context: Any) -> str:
         if self._tokens is None:
             return NOBODY
         principal = self._tokens.principal_of(_token(context))
         if principal is None:
             raise Unauthenticated("a valid token is needed, as 'authorization: Bearer TOKEN'")
         return principal
+
+
+def address_of(peer: str) -> str:
+    """Return the address, or for IPv6 the network, of a peer as gRPC names it: without its port."""
+    kind, _, rest = peer.partition(":")
+    if kind == "ipv4":
+        return rest.rpartition(":")[0]
+    if kind != "ipv6":
+        return kind
+    address = IPv6Address(unquote(rest).partition("]")[0].removeprefix("[").partition("%")[0])
+    return str(address.ipv4_mapped or ip_network((address, NETWORK_BITS), strict=False))
 
 
 def _token(context: Any) -> str:

@@ -46,7 +46,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._fleet = fleet
         self._store = store
         self._metrics = metrics
-        self._doors = Doors(settings.tokens_file)
+        self._doors = Doors(settings)
         self._draft = DraftClients(fleet.drafts, timeout=settings.propose_timeout)
         self._target = TargetClients(
             fleet.targets, timeout=settings.verify_timeout, patience=settings.peer_wait_seconds
@@ -64,9 +64,18 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """Answer a prompt, continue a session, or resume an answer."""
         started = time.monotonic()
-        principal = self._doors.principal(context)
+        caller = self._doors.admit(context)
         if self._draining:
             raise _draining()
+        with self._doors.answering(caller) as spend:
+            async with aclosing(self._generate(request, caller.principal, started)) as responses:
+                async for response in responses:
+                    spend(len(response.token_ids))
+                    yield response
+
+    async def _generate(
+        self, request: generation_pb2.GenerateRequest, principal: str, started: float
+    ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         check_request(request)
         with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
             served = await self._fleet.served(self._settings.peer_wait_seconds)
@@ -91,8 +100,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         context: Any,
     ) -> generation_pb2.GetSessionResponse:
         """Say what a session holds. Of one that another model has made, the text is not known here."""
-        principal = self._doors.principal(context)
-        session = await self._store.read(check_session_id(request.session_id), principal)
+        caller = self._doors.admit(context)
+        session = await self._store.read(check_session_id(request.session_id), caller.principal)
         served = await self._fleet.served(self._settings.peer_wait_seconds)
         same = session.model_fingerprint == served.model.model_fingerprint
         text = "".join(_begin(session, served).take(session.answer)) if same else ""
@@ -104,8 +113,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         context: Any,
     ) -> generation_pb2.DeleteSessionResponse:
         """End a session and free what it holds everywhere."""
-        principal = self._doors.principal(context)
-        session = await self._store.delete(check_session_id(request.session_id), principal)
+        caller = self._doors.admit(context)
+        session = await self._store.delete(check_session_id(request.session_id), caller.principal)
         await asyncio.gather(self._draft.free(session), self._target.free(session))
         return generation_pb2.DeleteSessionResponse()
 
@@ -115,7 +124,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         context: Any,
     ) -> common_pb2.GetModelInfoResponse:
         """Say which models answer."""
-        self._doors.principal(context)
+        self._doors.admit(context)
         served = await self._fleet.served(0)
         return common_pb2.GetModelInfoResponse(model=served.model, draft=self._fleet.draft_model())
 

@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from coordinator.tokens import check_tokens
 from specdec.serving.settings import CertificateFile, CommaList, Port, ServiceSettings
 
+Limit = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -34,6 +35,12 @@ class CoordinatorSettings(ServiceSettings):
     """The Redis that keeps the sessions: redis://, rediss:// or unix://."""
     tokens_file: Annotated[str, AfterValidator(check_tokens)] = ""
     """File of bearer tokens, lines of PRINCIPAL:SHA256; a change counts at once. Empty: no token is asked for."""
+    client_answers: Limit = 0
+    """Answers that one client (a principal or, without tokens, an address) may have running at once; 0 is no limit."""
+    client_calls_per_minute: Limit = 0
+    """Calls that one client may make a minute; 0 is no limit."""
+    client_tokens_per_minute: Limit = 0
+    """Tokens that one client may be answered with a minute; 0 is no limit."""
     tokenizer: str = ""
     """Folder or hub id of the target's tokenizer; empty: where the target says."""
     max_gamma: Annotated[int, Field(ge=0, le=64)] = 16

@@ -114,6 +114,13 @@ class CacheFull(SpecdecError):
     reason = "CACHE_FULL"
 
 
+class ClientLimit(SpecdecError):
+    """The client asks for more than one client may."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "CLIENT_LIMIT"
+
+
 class NotReady(SpecdecError):
     """The server is loading its model or draining."""
 
