@@ -13,8 +13,11 @@ from draft_service.lookup import Lookups
 from draft_service.lookup_drafting import ComposedDraft, LookupDraft, matches, own_and_shared_tokens, own_tokens
 from draft_service.settings import DraftSettings
 from draft_service.shared_steps import SharedSteps
+from specdec.model.causal_lm import CausalLM
 from specdec.model.language_model import LanguageModel
 from specdec.model.lookup_model import LOOKUP, LookupModel
+from specdec.model.refusal import ModelRefused
+from specdec.model.static_steps import StaticSteps
 from specdec.serving.model_server import load_served_model
 
 # Tokens that a match has at least. After two, what followed before is right in most cases (on answers of SmolLM2 that
@@ -55,7 +58,7 @@ class ModelDrafts:
 
     def load(self) -> LanguageModel:
         """Load the model."""
-        return load_served_model(self._settings)
+        return _load(self._settings)
 
     def drop(self, session_id: str) -> None:
         """Leave all to the engine."""
@@ -102,13 +105,27 @@ class ComposedDrafts:
     def load(self) -> LanguageModel:
         """Load the model, under the whole name."""
         name = self._settings.model
-        model = load_served_model(self._settings.model_copy(update={"model": name.removeprefix(LOOKUP)}))
+        model = _load(self._settings.model_copy(update={"model": name.removeprefix(LOOKUP)}))
         model.description = dataclasses.replace(model.description, name=name)
         return model
 
     def drop(self, session_id: str) -> None:
         """Free a session's lookup."""
         self._lookups.drop(session_id)
+
+
+def _load(settings: DraftSettings) -> LanguageModel:
+    """Load the model that the settings name, with static steps if they say so.
+
+    Raises:
+        ModelRefused: it cannot be served, or not with static steps.
+    """
+    model = load_served_model(settings)
+    if not settings.static_steps:
+        return model
+    if not isinstance(model, CausalLM):
+        raise ModelRefused(f"{model.name}: DRAFT_STATIC_STEPS is for models that have weights")
+    return StaticSteps(model, settings.cache_tokens)
 
 
 def drafts_of(settings: DraftSettings, registry: CollectorRegistry) -> Drafts:

@@ -28,6 +28,8 @@ class DraftSettings(ModelServerSettings):
 
     ahead_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of a pass that drafts ahead while no call waits; 0 is off. Not with lookup:, which costs too little."""
+    static_steps: bool = False
+    """Replay draft steps as CUDA graphs, with room for DRAFT_CACHE_TOKENS taken at the start; a CPU gains nothing."""
 
     @property
     def engine_limits(self) -> EngineLimits:
@@ -38,6 +40,12 @@ class DraftSettings(ModelServerSettings):
     def _shared_by_a_lookup_alone(self) -> Self:
         if self.lookup_shared and self.model != LOOKUP:
             raise ValueError(f"DRAFT_LOOKUP_SHARED is for DRAFT_MODEL={LOOKUP} alone")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_of_a_model(self) -> Self:
+        if self.static_steps and self.model == LOOKUP:
+            raise ValueError(f"DRAFT_STATIC_STEPS is not for DRAFT_MODEL={LOOKUP}: a lookup runs no model")
         return self
 
     @model_validator(mode="after")

@@ -50,13 +50,18 @@ def _check(model: CausalLM) -> None:
         found, expected = _ragged(model, probes), _unbatched(model, probes)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise ModelRefused(f"{model.name} cannot be run in {model.network.dtype}: {error}") from error
-    known = ~(found.isneginf() & expected.isneginf())  # a cut head says of the other tokens never
-    difference = ((found - expected)[known].norm() / expected[known].norm()).item()
+    difference = relative_difference(found, expected)
     if not difference <= TOLERANCE[model.network.dtype]:
         raise ModelRefused(
             f"{model.name}: its logits in a packed pass differ from its own by {difference:.1e} of their norm; "
             "its attention is of a kind that is not supported"
         )
+
+
+def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return how far logits are from those expected, relative to their norm; NaN where either is no number."""
+    known = ~(found.isneginf() & expected.isneginf())  # a cut head says of the other tokens never
+    return float((found - expected)[known].norm() / expected[known].norm())
 
 
 def _ragged(model: CausalLM, probes: list[list[int]]) -> torch.Tensor:

@@ -47,6 +47,15 @@ class AttentionCall(Protocol):
 Grouping = Callable[[Sequence[Span]], Sequence[AttentionCall]]
 
 
+class PassAttention(Protocol):
+    """The attention of one forward pass: ``RaggedPass``, ``StaticPass``."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """Append keys and values to the caches and attend; see ``RaggedPass``."""
+
+
 def groupings(device: torch.device, dtype: torch.dtype) -> list[Grouping]:
     """Return the ways to share calls among sessions that a device has, the best one first, the last one for any case.
 
@@ -133,7 +142,7 @@ def ragged_attention(
     attention_mask: torch.Tensor | None,  # noqa: ARG001
     scaling: float | None = None,
     *,
-    ragged_pass: RaggedPass,
+    ragged_pass: PassAttention,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend as transformers asks its attention functions to.

@@ -75,6 +75,26 @@ class Span:
             paths.append([*(paths[parent - self.cache.length] if parent >= self.cache.length else []), entry])
         return paths[-self.fed :]
 
+    def pages(self, count: int) -> list[int]:
+        """Return ``count`` of the arena's pages of STEP entries, the session's own; further ones repeat its first."""
+        first, own = self.cache.start // STEP, self.cache.capacity // STEP
+        return [first + (page if page < own else 0) for page in range(count)]
+
+    def rubbish(self, length: int) -> range:
+        """Return the arena's rows beyond the session's entries in which something may stand, if any is read.
+
+        They are taken as cleared: scores that are hidden weigh 0, and 0 times what a broken pass left is no number.
+
+        Args:
+            length: entries of the session's room that are read.
+        """
+        cache = self.cache
+        if self.stop >= min(length, cache.written):
+            return range(0)
+        rows = range(cache.start + self.stop, cache.start + cache.written)
+        cache.written = self.stop
+        return rows
+
 
 class PaddedCall:
     """One call of scaled dot products over the sessions of some spans.
@@ -109,17 +129,8 @@ class PaddedCall:
         self.numbers: list[list[int]] = [seen, further, self._pages()]
 
     def rubbish(self) -> list[int]:
-        """Return the arena's rows that the call reads beyond its sessions' entries, and in which something may stand.
-
-        They are taken as cleared: scores that are hidden weigh 0, and 0 times what a broken pass left is no number.
-        """
-        rows: list[int] = []
-        for span in self.spans:
-            cache = span.cache
-            if span.stop < min(self._length, cache.written):
-                rows += range(cache.start + span.stop, cache.start + cache.written)
-                cache.written = span.stop
-        return rows
+        """Return what is to be cleared before the call, see ``Span``."""
+        return [row for span in self.spans for row in span.rubbish(self._length)]
 
     def receive(self, numbers: Sequence[torch.Tensor]) -> None:
         """Take ``numbers`` as they have come to the device."""
@@ -202,18 +213,13 @@ class PageCall(PaddedCall):
     """A padded call that copies the sessions' pages of STEP entries together."""
 
     def _pages(self) -> list[int]:
-        """Return [sessions, pages] of the arena; a shorter session repeats its first."""
+        """Return [sessions, pages] of the arena."""
         count = -(-self._length // STEP)
-        pages: list[int] = []
-        for span in self.spans:
-            first, own = span.cache.start // STEP, span.cache.capacity // STEP
-            pages += [first + (page if page < own else 0) for page in range(count)]
-        return pages
+        return [page for span in self.spans for page in span.pages(count)]
 
     def _together(self, held: torch.Tensor) -> torch.Tensor:
         """Return a copy, [sessions, heads, length, size]."""
-        pages: torch.Tensor = held.view(-1, STEP, *held.shape[1:]).index_select(0, self._page_numbers)
-        return pages.view(len(self.spans), -1, *held.shape[1:]).narrow(1, 0, self._length).transpose(1, 2)
+        return pages_together(held, self._page_numbers, len(self.spans)).narrow(2, 0, self._length)
 
     @classmethod
     def calls(cls, spans: Iterable[Span]) -> list["PageCall"]:
@@ -223,6 +229,21 @@ class PageCall(PaddedCall):
             return span.width, (span.cache.capacity // STEP).bit_length()
 
         return [cls(list(alike)) for _, alike in groupby(sorted(spans, key=shape), shape)]
+
+
+def pages_together(held: torch.Tensor, pages: torch.Tensor, sessions: int) -> torch.Tensor:
+    """Copy as many pages for each session together.
+
+    Args:
+        held: [arena, heads, size].
+        pages: [sessions * count] of STEP entries of the arena.
+        sessions: how many there are.
+
+    Returns:
+        [sessions, heads, count * STEP, size].
+    """
+    copied: torch.Tensor = held.view(-1, STEP, *held.shape[1:]).index_select(0, pages)
+    return copied.view(sessions, -1, *held.shape[1:]).transpose(1, 2)
 
 
 def _side_by_side(first: Span, second: Span) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.model.attention import Grouping, RaggedPass, groupings
+from specdec.model.attention import Grouping, PassAttention, RaggedPass, groupings
 from specdec.model.attention_calls import Span
 from specdec.model.description import ModelDescription
 from specdec.model.kv_arena import Arena, TensorCache
@@ -25,6 +25,7 @@ class CausalLM:
         network: the transformers model.
         grouping: which sessions share a call of attention.
         arena: where all caches' keys and values are.
+        logits_dtype: float64 for a float64 model, else float32.
     """
 
     def __init__(self, network: Any, description: ModelDescription) -> None:
@@ -37,7 +38,7 @@ class CausalLM:
         self.device: torch.device = network.device
         self.grouping: Grouping = groupings(self.device, network.dtype)[-1]
         self.arena = Arena()
-        self._logits_dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
+        self.logits_dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
 
     def new_cache(self) -> TensorCache:
         """Return an empty cache, with nothing allocated yet."""
@@ -51,17 +52,17 @@ class CausalLM:
             segments: at least one, no cache twice, every cache from new_cache.
 
         Returns:
-            One [rows, vocabulary_size] tensor a segment, float64 for a float64 model, else float32. They are inference
-            tensors: they cannot be changed in place outside torch.inference_mode.
+            One [rows, vocabulary_size] tensor of ``logits_dtype`` a segment. They are inference tensors: they cannot be
+            changed in place outside torch.inference_mode.
 
         Raises:
             ValueError: a segment is empty, asks for more rows than it feeds, or runs past the context.
         """
         for segment in segments:
             self.check(segment)
-        ragged_pass = RaggedPass(self.arena, self.grouping(_spans(segments)))
+        ragged_pass = RaggedPass(self.arena, self.grouping(spans_of(segments)))
         packed = ragged_pass.spans
-        ids, positions, rows, *numbers = self._sent(
+        ids, positions, rows, *numbers = self.sent(
             [
                 [token for span in packed for token in span.segment.tokens],
                 [position for span in packed for position in span.segment.positions],
@@ -70,17 +71,34 @@ class CausalLM:
             ]
         )
         ragged_pass.receive(numbers)
+        logits = self.logits(ids, positions, rows, ragged_pass)
+        for span in packed:
+            span.count()
+        return list(logits.split([segment.rows for segment in segments]))
+
+    def logits(
+        self, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor, attention: PassAttention
+    ) -> torch.Tensor:
+        """Run the network over packed tokens.
+
+        Args:
+            ids: [total] token ids.
+            positions: [total] positions in their sessions.
+            rows: [wanted] of the packed tokens, those whose logits are wanted.
+            attention: keeps what the layers hand over, and attends.
+
+        Returns:
+            [wanted, vocabulary_size] of ``logits_dtype``.
+        """
         output = self.network(
             input_ids=ids.unsqueeze(0),
             position_ids=positions.unsqueeze(0),
             use_cache=False,
             logits_to_keep=rows,
-            ragged_pass=ragged_pass,
+            ragged_pass=attention,
         )
-        for span in packed:
-            span.count()
-        logits = output.logits[0, :, : self.vocabulary_size].to(self._logits_dtype)
-        return list(logits.split([segment.rows for segment in segments]))
+        logits: torch.Tensor = output.logits[0, :, : self.vocabulary_size].to(self.logits_dtype)
+        return logits
 
     def check(self, segment: Segment) -> None:
         """Find out, before a pass, whether it can feed a segment.
@@ -94,7 +112,7 @@ class CausalLM:
         if max(segment.positions) >= self.context_length:
             raise ValueError(f"{max(segment.positions) + 1} tokens exceed the context of {self.context_length}")
 
-    def _sent(self, lists: Sequence[Sequence[int]]) -> Sequence[torch.Tensor]:
+    def sent(self, lists: Sequence[Sequence[int]]) -> Sequence[torch.Tensor]:
         """Return the lists as tensors on the device, sent in one copy that nobody waits for."""
         pinned = self.device.type == "cuda"
         numbers = torch.tensor([*chain.from_iterable(lists)], dtype=torch.long, pin_memory=pinned)
@@ -102,7 +120,7 @@ class CausalLM:
         return sent
 
 
-def _spans(segments: Sequence[Segment]) -> list[Span]:
+def spans_of(segments: Sequence[Segment]) -> list[Span]:
     """Forget the branches that are not continued, and make room in the caches."""
     spans = []
     for segment in segments:

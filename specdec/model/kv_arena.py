@@ -59,12 +59,14 @@ class Arena:
 
     Attributes:
         size: rows of every tensor.
+        builds: how often the tensors have been made anew; addresses that were taken before are void.
         layers: [size, key-value heads, head size] keys and [size, key-value heads, value size] values of each layer.
     """
 
     def __init__(self) -> None:
         """Start with nothing allocated."""
         self.size = 0
+        self.builds = 0
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._caches: WeakSet[TensorCache] = WeakSet()
 
@@ -122,6 +124,7 @@ class Arena:
         caches.sort(key=lambda cache: cache.capacity)
         total = sum(cache.capacity for cache in caches)
         self.size = max(self.size, (total + total // SLACK) // STEP * STEP)
+        self.builds += 1
         starts = [0]
         for cache in caches:
             starts.append(starts[-1] + cache.capacity)

@@ -9,6 +9,8 @@ from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
 from specdec.model.loading import load_model
 from specdec.model.refusal import ModelRefused
+from specdec.model.static_steps import StaticSteps
+from tests.tiny_models import write_tiny_model
 
 
 def drafts(**settings):
@@ -52,6 +54,19 @@ def test_sharing_is_for_a_lookup_alone(capsys):
     with pytest.raises(SystemExit):
         DraftSettings.load(["--model", "synthetic:", "--lookup-shared", "true"])
     assert "DRAFT_LOOKUP_SHARED" in capsys.readouterr().err
+
+
+def test_static_steps_are_for_models_with_weights(tmp_path, capsys):
+    folder = write_tiny_model(tmp_path)
+    for name in (folder, f"lookup:{folder}"):
+        model = drafts(model=name, static_steps=True, device="cpu", cache_tokens=512).load()
+        assert isinstance(model, StaticSteps)
+        assert model.description.name == name
+    with pytest.raises(ModelRefused, match="DRAFT_STATIC_STEPS is for models that have weights"):
+        drafts(model="synthetic:", static_steps=True).load()
+    with pytest.raises(SystemExit):
+        DraftSettings.load(["--model", "lookup:", "--static-steps", "true"])
+    assert "DRAFT_STATIC_STEPS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["lookup:"], ["lookup:synthetic:"], ["synthetic:", "--max-batch-tokens", "7"]])
