@@ -59,7 +59,7 @@ def _write_beside(path: Path, folder: Path) -> None:
 
 def _convert(path: Path, folder: Path) -> None:
     """Write config.json, model.safetensors, generation_config.json and the tokenizer's files."""
-    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights written here are plain
     refuse_unsupported(str(path), config)

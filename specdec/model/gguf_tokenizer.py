@@ -31,7 +31,7 @@ def read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     Raises:
         ValueError: the tokenizer is of a kind that cannot be converted.
     """
-    converted = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    converted = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     reader = gguf.GGUFReader(path)
     known = _known_ids(reader)
     backend = _restricted(converted.backend_tokenizer, known)

@@ -155,7 +155,11 @@ def _quieten() -> None:
 def _config(model: str, checkpoint: Checkpoint, layers: int | None) -> Any:
     """Read the configuration, refuse what cannot be served, and keep the first layers where asked to."""
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            checkpoint.folder,
+            local_files_only=True,
+            trust_remote_code=False,  # unset, a terminal would be asked whether a model's own code may run
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ModelRefused(f"{model}: its configuration cannot be read: {error}") from error
     refuse_unsupported(model, config)
@@ -182,6 +186,7 @@ def _network(model: str, checkpoint: Checkpoint, config: Any, dtype: str, ranks:
             attn_implementation=RAGGED,
             distributed_config=DistributedConfig(tp_size=ranks) if ranks > 1 else None,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )

@@ -208,11 +208,20 @@ def test_missing_weights_are_refused(copy):
     assert rows(load_model(f"layers:2:{copy}", "cpu", "float32")).shape == (5, len(VOCABULARY))
 
 
-def test_a_model_of_foreign_code_is_refused(copy):
+def test_a_model_of_foreign_code_is_refused(copy, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # nobody is asked at a terminal either
     change(copy / "config.json", model_type="tiny_own", auto_map={"AutoConfig": "own.Config"})
     (copy / "own.py").write_text("raise SystemExit('foreign code has run')")
     with pytest.raises(ModelRefused, match="configuration cannot be read"):
         load_model(str(copy), "cpu", "float32")
+
+
+def test_foreign_code_beside_a_known_architecture_is_left_alone(copy):
+    classes = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    change(copy / "config.json", auto_map=classes)
+    change(copy / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Tokenizer", None]})
+    (copy / "own.py").write_text("raise SystemExit('foreign code has run')")
+    load_model(str(copy), "cpu", "float32")
 
 
 def test_broken_files_are_refused(copy):
