@@ -6,6 +6,7 @@ import grpc
 
 from client.failures import RequestFailed, from_rpc_error
 from specdec.v1 import generation_pb2, generation_pb2_grpc
+from tests.channels import NOTHING_AHEAD
 
 SECONDS = 900  # the long forms ask eight at once of a model that does a few tokens a second
 
@@ -15,7 +16,7 @@ class Caller:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.channel = grpc.insecure_channel(address)
+        self.channel = grpc.insecure_channel(address, options=NOTHING_AHEAD)
         self.stub = generation_pb2_grpc.GenerationServiceStub(self.channel)
 
     def stream(self, *, traceparent: str = "", **request):

@@ -16,6 +16,7 @@ from specdec.serving.server import Server
 from specdec.serving.settings import ServiceSettings
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 from specdec.wire import fence_from_message, prefix_from_message
+from tests.channels import NOTHING_AHEAD
 
 EOS = 511
 
@@ -166,4 +167,4 @@ async def serving(servicer, port=0):
 
 
 def channel_to(server):
-    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
+    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=NOTHING_AHEAD)

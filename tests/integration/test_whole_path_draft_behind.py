@@ -228,15 +228,19 @@ async def test_after_a_restart_of_the_draft_in_the_middle_of_an_answer(redis_ser
         former = AsyncExitStack()
         draft = await former.enter_async_context(disturbed_draft("twin", loaded=model))
         path = await stack.enter_async_context(whole_path(redis_server.url, target, draft))
-        events = await stack.enter_async_context(aclosing(path.events(**request("block", 1000))))
+        events = await stack.enter_async_context(aclosing(path.events(**request("block", 200))))
         rounds = [(await anext(events)).round for _ in range(5)]
         port = draft.server.port
         await former.aclose()
+        while rounds[-1].fallback != UNAVAILABLE:
+            rounds.append((await anext(events)).round)
         await stack.enter_async_context(disturbed_draft("twin", loaded=model, port=port))
+        drafts = path.coordinator.fleet.drafts
+        await drafts.wait_for(drafts.usable, 60)  # meanwhile nothing is read, which holds the answer up
         after = []
         async for event in events:
             rounds.append(event.round)
-            after = [*after, event.round] if event.round.gamma and UNAVAILABLE in {r.fallback for r in rounds} else []
+            after = [*after, event.round] if event.round.gamma else []
             if len(after) == 5:
                 break
         assert [(each.gamma, each.accept_index) for each in after] == [(GAMMA, GAMMA)] * 5
