@@ -12,12 +12,12 @@ from specdec.v1 import generation_pb2 as v1
 SERVICES = ("coordinator", "draft", "target")
 PREFIX = "specdec_spec_decode_num"
 PROMPT = "what is counted"
-READY_SECONDS = 30.0
+READY_SECONDS = 100.0
 
 
 def scrape(system, service):
     """Return all samples of a service, by name and labels."""
-    with urllib.request.urlopen(system.metrics_url(service), timeout=10) as answer:
+    with urllib.request.urlopen(system.metrics_url(service), timeout=READY_SECONDS) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return {
         (sample.name, *(f"{key}={value}" for key, value in sorted(sample.labels.items()))): sample.value

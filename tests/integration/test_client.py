@@ -21,8 +21,6 @@ from specdec.v1 import common_pb2
 from specdec.v1 import generation_pb2 as v1
 from specdec.v1 import generation_pb2_grpc as services
 
-pytestmark = pytest.mark.timeout(60)
-
 ACCEPTED, CORRECTION, BONUS, TARGET_ONLY = 1, 2, 3, 4
 # Rounds of (token id, text that became certain with it, source).
 ROUNDS = [
@@ -372,7 +370,7 @@ def test_interrupt_stops_the_answer_but_not_the_chat(coordinator):
         process.stdin.write("Hello\n")
         assert process.stdout.read(len("Paris ")) == "Paris "
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate("Again\n", timeout=30)
+        out, err = process.communicate("Again\n", timeout=100)
     assert (process.returncode, out) == (0, f"\n{TEXT}\n")
     assert "(stopped)" in err
     assert "Traceback" not in err
@@ -385,12 +383,12 @@ def test_interrupt_ends_generate(coordinator):
     with start("generate", "x", address=coordinator.address) as process:
         assert process.stdout.read(len("Paris ")) == "Paris "
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "Traceback" not in err
 
 
 def test_help_imports_no_models():
     code = "import sys, client.__main__; print([n for n in ('torch', 'transformers', 'redis') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout == "[]\n"

@@ -44,7 +44,7 @@ def tiny_service(*flags, **environment):
 
 def end(process, number):
     process.send_signal(number)
-    _, rest = process.communicate(timeout=30)
+    _, rest = process.communicate(timeout=100)
     return [json.loads(line) for line in rest.splitlines()]
 
 
@@ -147,7 +147,7 @@ def test_bad_settings_end_the_process_with_two():
         env=os.environ | {"TINY_HSOT": "a"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
     assert ended.returncode == 2

@@ -82,6 +82,7 @@ async def test_rounds_are_the_same_and_what_was_there_takes_no_pass(paths, name)
     expected = await plain.answer(**request(name))
     with recorded_spans() as spans:
         answer = await ahead.answer(**request(name))
+        await ahead.draft.server._calls.idle.wait()  # its calls have ended their spans
         calls = [dict(span.attributes) for span in spans.get_finished_spans() if names.AHEAD_HIT in span.attributes]
     assert (answer.text, answer.rounds) == (expected.text, expected.rounds)
     assert set(answer.fallbacks) == {0}
