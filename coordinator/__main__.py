@@ -31,11 +31,21 @@ def make_fleet(settings: CoordinatorSettings) -> Fleet:
     )
 
 
+def make_store(settings: CoordinatorSettings) -> SessionStore:
+    """Make the store that the settings name."""
+    return SessionStore(
+        settings.redis_url,
+        ttl_seconds=settings.session_ttl,
+        lease_seconds=settings.lease_seconds,
+        options=settings.redis_options,
+    )
+
+
 async def serve(settings: CoordinatorSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     telemetry.configure("specdec-coordinator", settings.log_level)
     registry = CollectorRegistry()
-    store = SessionStore(settings.redis_url, ttl_seconds=settings.session_ttl, lease_seconds=settings.lease_seconds)
+    store = make_store(settings)
     fleet = make_fleet(settings)
     servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
     server = Server(settings, registry)

@@ -18,10 +18,12 @@ came back, so it is the newer one (``StaleFence``). A session that Redis remembe
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+import structlog
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -52,6 +54,8 @@ _AWAY = (
 )
 _AWAY_CODES = ("READONLY", "OOM ", "MISCONF", "NOREPLICAS", "BUSY ")
 
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
 
 class SessionStore:
     """The sessions of one Redis. Safe to share between the tasks of one event loop.
@@ -60,13 +64,21 @@ class SessionStore:
     happened or not, and calling again settles it.
     """
 
-    def __init__(self, redis_url: str, *, ttl_seconds: float, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        ttl_seconds: float,
+        lease_seconds: float,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Name the Redis; it is first asked by the first call.
 
         Args:
             redis_url: ``redis://``, ``rediss://`` or ``unix://``.
             ttl_seconds: how long a session is kept after its last change.
             lease_seconds: how long a coordinator that stays silent keeps a session from others.
+            options: of each connection, beside what the URL says: username, password, ssl_ca_certs.
         """
         pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
             redis_url,
@@ -75,6 +87,7 @@ class SessionStore:
             socket_timeout=SOCKET_SECONDS,
             socket_connect_timeout=SOCKET_SECONDS,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), RETRIES),
+            **options,
         )
         self._redis = Redis.from_pool(pool)
         self._ttl_ms = round(ttl_seconds * 1000)
@@ -248,4 +261,6 @@ def _redis_errors() -> Iterator[None]:
     except (*_AWAY, exceptions.ResponseError) as error:
         if not isinstance(error, _AWAY) and not any(code in str(error) for code in _AWAY_CODES):
             raise
+        if isinstance(error, exceptions.AuthenticationError):
+            logger.error("redis refuses this coordinator", why=str(error))
         raise PeerUnavailable("Redis is away or cannot serve now.", retry_seconds=RETRY_SECONDS) from error

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from coordinator.tokens import check_tokens
@@ -32,7 +32,13 @@ class CoordinatorSettings(ServiceSettings):
     peer_tls_name: str = ""
     """Name that the certificates of draft and target must carry; empty: the host of each address."""
     redis_url: Annotated[str, Field(min_length=1)] = "redis://127.0.0.1:6379"
-    """The Redis that keeps the sessions: redis://, rediss:// or unix://."""
+    """The Redis that keeps the sessions: redis://, rediss:// (TLS) or unix://."""
+    redis_username: str = ""
+    """User to be to Redis; empty: its default user, or the one in the URL."""
+    redis_password: SecretStr = SecretStr("")
+    """Password of that user; rather in the variable, where others do not see it."""
+    redis_ca: CertificateFile = ""
+    """PEM file with the authorities that a rediss:// server must be known to; empty: those of the system."""
     tokens_file: Annotated[str, AfterValidator(check_tokens)] = ""
     """File of bearer tokens, lines of PRINCIPAL:SHA256; a change counts at once. Empty: no token is asked for."""
     client_answers: Limit = 0
@@ -57,6 +63,25 @@ class CoordinatorSettings(ServiceSettings):
     """Seconds after which a silent draft counts as gone. Long: a slow proposal must not be dropped."""
     verify_timeout: Seconds = 300.0
     """Seconds after which a silent target counts as gone; a long prompt is fed in one call."""
+
+    @property
+    def redis_options(self) -> dict[str, str]:
+        """What connections to Redis are opened with beside the URL."""
+        options = {
+            "username": self.redis_username,
+            "password": self.redis_password.get_secret_value(),
+            "ssl_ca_certs": self.redis_ca,
+        }
+        return {name: value for name, value in options.items() if value}
+
+    @model_validator(mode="after")
+    def _redis_is_named(self) -> Self:
+        if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):  # not shown: it may hold a password
+            raise ValueError("COORDINATOR_REDIS_URL begins with redis://, rediss:// or unix://")
+        if self.redis_ca and not self.redis_url.startswith("rediss://"):
+            raise ValueError("COORDINATOR_REDIS_CA is for a COORDINATOR_REDIS_URL that begins with rediss://")
+        self._check_needed("redis_username", "redis_password")
+        return self
 
     @model_validator(mode="after")
     def _peer_tls_files_fit(self) -> Self:

@@ -116,8 +116,9 @@ class Server:
         for name in self._services:
             await self._health.set(name, _STATUS.NOT_SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection((*self._services[1:], *plumbing), self._grpc)
+        if self._settings.reflection:
+            plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection((*self._services[1:], *plumbing), self._grpc)
         files = self._settings.tls_certificate, self._settings.tls_key, self._settings.tls_client_ca
         self.port = self._grpc.add_secure_port(self._address(self._settings.port), server_credentials(*files))
         if self._settings.metrics_port != 0:

@@ -62,6 +62,8 @@ class ServiceSettings(BaseSettings):
     """Port for health alone, always plaintext, for probes without TLS; 0 is off, -1 takes any free one."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)] = "info"
     """Least severe log lines to write: debug, info, warning or error."""
+    reflection: bool = True
+    """Whether the port describes its services (server reflection), as grpcurl needs it that has not got the protos."""
     drain_seconds: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that calls in flight get to end after SIGTERM."""
 

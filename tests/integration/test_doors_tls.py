@@ -126,6 +126,18 @@ async def test_without_its_setting_there_is_no_port_for_health():
         assert server.health_port == 0
 
 
+async def test_reflection_can_be_left_out():
+    async with (
+        serving(reflection=False) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        services = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(services)
+        assert await reflected.code() is grpc.StatusCode.UNIMPLEMENTED
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)).status == SERVING
+
+
 async def test_all_services_and_grpcurl_speak_mutual_tls(redis_url, authority, server_files):
     mine, person = authority.issue("coordinator"), authority.issue("person")
     inside = tls(server_files, authority.ca)
