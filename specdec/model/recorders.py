@@ -1,4 +1,7 @@
-"""How a piece of work on the device is done again and again: recorded and replayed on CUDA, called anew elsewhere."""
+"""How a piece of work on the device is done again and again: recorded and replayed on CUDA, called anew elsewhere.
+
+Recording as CUDA graphs has been tried on no GPU, but with a stand-in on a CPU: ``tests/unit/model/recorded_operations.py``.
+"""
 
 from collections.abc import Callable
 from typing import Protocol

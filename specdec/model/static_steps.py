@@ -61,14 +61,14 @@ class StaticSteps:
         self._recorder = new_recorder(model.device)
         self._replays: dict[Shape, Work] = {}
         padding = model.new_cache()
-        padding.reserve(1)
         self._padding = Span(Segment(padding, [0], 0), padding, 0)
-        model.new_cache().reserve(room)
-        self._builds = model.arena.builds
         most = Shape(MOST_TOKENS, MOST_PAGES // MOST_TOKENS)
         self._numbers = torch.zeros(sum(most.sizes), dtype=torch.long, device=self.device)
         self._logits = torch.zeros(MOST_TOKENS, self.vocabulary_size, dtype=model.logits_dtype, device=self.device)
         try:
+            padding.reserve(1)
+            model.new_cache().reserve(room)
+            self._builds = model.arena.builds
             # The largest first: the others then find their memory among its.
             self._run([], Shape(MOST_TOKENS, min(most.pages, pages_of(self.context_length))))
             difference = relative_difference(*self._probe())

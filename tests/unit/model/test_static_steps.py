@@ -140,15 +140,15 @@ def test_random_histories_agree_with_ordinary_passes(model, kind):
 def test_a_recording_serves_until_the_arena_is_built_anew(model):
     recorder = OperationRecorder()
     twins = Twins(model, recorder, room=8 * STEP)
-    recorded = recorder.recordings
+    recorded, recorders = recorder.recordings, recorder.recorders
     for tokens in (3, 77, 200):
         twins.feed({tokens: sequence(tokens, 1)})
     for turn in range(4):
         twins.feed({3: [turn], 77: [turn + 1], 200: [9]})  # one shape
-    assert (recorder.recordings, recorder.recorders) == (recorded + 1, 1)
+    assert (recorder.recordings, recorder.recorders) == (recorded + 1, recorders)
     twins.feed({"long": sequence(3 * STEP, 1)})
     twins.feed({3: [5], 77: [6], 200: [7]})
-    assert (recorder.recordings, recorder.recorders) == (recorded + 2, 2)
+    assert (recorder.recordings, recorder.recorders) == (recorded + 2, recorders + 1)
 
 
 def test_a_recording_of_a_former_arena_would_be_found(model, monkeypatch):
@@ -237,6 +237,15 @@ def test_a_network_that_waits_for_the_device_is_refused(model, monkeypatch):
     monkeypatch.setattr(norm, "forward", lambda hidden: hidden if hidden.sum() > 0 else -hidden)
     with pytest.raises(ModelRefused, match="cannot be recorded: operation not permitted"):
         StaticSteps(model, 1, OperationRecorder().of_device)
+
+
+def test_too_little_memory_is_told_at_the_start(model, monkeypatch):
+    def full(self, like):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Arena, "_empty", full)
+    with pytest.raises(ModelRefused, match="out of memory"):
+        StaticSteps(model, 100 * STEP)
 
 
 def test_steps_that_differ_are_refused(model, monkeypatch):
