@@ -1,6 +1,6 @@
 """How a piece of work on the device is done again and again: recorded and replayed on CUDA, called anew elsewhere.
 
-Recording as CUDA graphs has been tried on no GPU, but with a stand-in on a CPU: ``tests/unit/model/recorded_operations.py``.
+Recording CUDA graphs has been tried with a stand-in on a CPU (``tests/unit/model/recorded_operations.py``), on no GPU.
 """
 
 from collections.abc import Callable
