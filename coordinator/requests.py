@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.session import Session, Speculation
 from coordinator.tokenizer import Tokenizer
-from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch
+from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch, SpecdecError
 from specdec.parameters import SamplingParams
 from specdec.v1 import common_pb2, generation_pb2
 from specdec.wire import check_session_id, verification_from_message
@@ -97,10 +97,16 @@ def encode_input(request: generation_pb2.GenerateRequest, served: Served, commit
 
     Raises:
         InvalidParameter: it is empty, names a token that is not there, or leaves no room for an answer.
+        SpecdecError: the tokenizer or the chat template broke on it.
     """
     field = check_request(request)
     _check_size(request, field, served)
-    tokens = _encode(request, field, served.tokenizer, committed)
+    try:
+        tokens = _encode(request, field, served.tokenizer, committed)
+    except SpecdecError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a library says of a text may quote it, and would be logged
+        raise SpecdecError(f"{field} could not be encoded: {type(error).__name__}") from None
     if not tokens:
         raise InvalidParameter(f"{field} is empty", field=field)
     size, context = served.model.vocabulary_size, served.model.context_length

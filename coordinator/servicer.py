@@ -29,7 +29,7 @@ from coordinator.tasks import stop
 from coordinator.text import TextStream
 from specdec.errors import NotReady
 from specdec.serving import names
-from specdec.serving.telemetry import tracer
+from specdec.serving.telemetry import name_session, tracer
 from specdec.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 from specdec.wire import check_session_id
 
@@ -77,9 +77,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, principal: str, started: float
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         check_request(request)
-        with tracer().start_as_current_span(names.SPAN_SESSION_OPEN):
+        # The call's span tells of errors without their words, which may quote the input.
+        opening = tracer().start_as_current_span(
+            names.SPAN_SESSION_OPEN, record_exception=False, set_status_on_exception=False
+        )
+        with opening:
             served = await self._fleet.served(self._settings.peer_wait_seconds)
             session = await open_session(request, principal, served, self._store)
+        name_session(session.session_id)
         _describe_request(request, session, served)
         answer = _begin(session, served)
         texts = answer.take(session.answer)

@@ -145,7 +145,14 @@ class ModelTokenizer:
                 self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True),
             )
         except TemplateError as error:
-            raise InvalidParameter(f"the chat template refuses the messages: {error}", field="messages") from error
+            raise InvalidParameter(
+                f"the chat template refuses the messages{self._why(error)}", field="messages"
+            ) from None
+
+    def _why(self, error: TemplateError) -> str:
+        """Return what a template wrote itself of an error; words put together at the time may quote the messages."""
+        words = str(error)
+        return f": {words}" if words in str(self._tokenizer.chat_template) else ""
 
     def _bytes_of(self, token: int) -> bytes:
         text = self._backend.id_to_token(token)

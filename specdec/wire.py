@@ -22,7 +22,7 @@ SUM_TOLERANCE = 1e-4  # how far the probabilities of a draft distribution may be
 
 MAX_COUNTER = 2**53 - 1  # what the store's scripts, which count in float64, can still raise by one exactly
 
-_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _OWNER = re.compile(r"[0-9A-Fa-f]{32}")
 _NANOS = 10**9
 _VERIFICATIONS = {
@@ -87,7 +87,7 @@ def check_session_id(session_id: str, field: str = "session_id") -> str:
     Raises:
         InvalidParameter: it is empty, too long or has other characters.
     """
-    well_formed = _SESSION_ID.fullmatch(session_id) is not None
+    well_formed = SESSION_ID.fullmatch(session_id) is not None
     _require(well_formed, field, "must be 1 to 128 characters of A-Z a-z 0-9 . _ : -")
     return session_id
 

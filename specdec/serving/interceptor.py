@@ -14,8 +14,9 @@ from specdec.errors import NotReady, SpecdecError
 from specdec.serving import names
 from specdec.serving.call_spans import SERVER_FAULTS, finish_server, server_span
 from specdec.serving.status import to_status
-from specdec.serving.telemetry import extract
+from specdec.serving.telemetry import extract, name_session
 from specdec.serving.watches import PLUMBING
+from specdec.wire import SESSION_ID
 
 # A call that ends unfinished within this many seconds of its deadline is taken to have run into it: the caller's
 # clock started earlier than ours, by the time the request was on the way, so its cancellation comes first.
@@ -62,15 +63,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         async def unary(request: Any, context: Any) -> Any:
             carrier = _carrier(details.invocation_metadata)
+            _name_session(request)
             return await self._serve(path, carrier, context, handler.unary_unary(request, context))
 
         # Written, not yielded: a coroutine gets the cancellation itself, a generator would be left suspended.
         async def stream(request: Any, context: Any) -> None:
             carrier = _carrier(details.invocation_metadata)
+            _name_session(request)
             await self._serve(path, carrier, context, _write_all(context, handler.unary_stream(request, context)))
 
         async def sequence(_: Any, context: Any) -> None:
             while (request := await self._next_request(context)) is not grpc.aio.EOF:
+                _name_session(request)
                 work = _write_one(context, handler.stream_stream(request, context))
                 await self._serve(path, request.trace_context, context, work)
 
@@ -160,6 +164,13 @@ def _known_error(span: Span, error: BaseException) -> SpecdecError:
     span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__qualname__})
     trace_id = trace.format_trace_id(span.get_span_context().trace_id)
     return SpecdecError(f"internal error, trace_id={trace_id}")
+
+
+def _name_session(request: Any) -> None:
+    """Name the session of a request in what is logged of it; what is no id is left out."""
+    session_id = getattr(getattr(request, "prefix", request), "session_id", "")
+    if SESSION_ID.fullmatch(session_id):
+        name_session(session_id)
 
 
 def _carrier(metadata: Metadata) -> dict[str, str]:

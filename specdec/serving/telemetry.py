@@ -76,6 +76,11 @@ def extract(carrier: Mapping[str, str]) -> Context:
     return propagate.extract(carrier, Context())
 
 
+def name_session(session_id: str) -> None:
+    """Name a session in the log lines of this task, and of the tasks that it starts from now on."""
+    structlog.contextvars.bind_contextvars(session=session_id)
+
+
 class MetricsServer:
     """Serves a registry to Prometheus over HTTP until closed.
 
@@ -129,6 +134,7 @@ def _configure_logs(service_name: str, level: str) -> None:
         return event
 
     shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

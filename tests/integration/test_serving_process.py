@@ -63,11 +63,12 @@ def test_signal_drains_stops_and_exits_with_zero(number):
         assert process.returncode == 0
 
 
-def test_log_lines_carry_the_trace_and_uncaught_errors_stay_inside():
+def test_log_lines_carry_trace_and_session_and_uncaught_errors_stay_inside():
     with tiny_service() as (process, serving):
         with grpc.insecure_channel(f"127.0.0.1:{serving['port']}") as channel:
             stub = draft_pb2_grpc.DraftServiceStub(channel)
-            stub.Propose(draft_pb2.ProposeRequest(), metadata=[TRACEPARENT], timeout=20)
+            request = draft_pb2.ProposeRequest(prefix=common_pb2.CommittedPrefix(session_id="tea"))
+            stub.Propose(request, metadata=[TRACEPARENT], timeout=20)
             with pytest.raises(grpc.RpcError) as caught:
                 stub.GetModelInfo(common_pb2.GetModelInfoRequest(), metadata=[TRACEPARENT], timeout=20)
         assert caught.value.code() is grpc.StatusCode.INTERNAL
@@ -75,10 +76,12 @@ def test_log_lines_carry_the_trace_and_uncaught_errors_stay_inside():
         lines = {line["event"]: line for line in end(process, signal.SIGTERM)}
         assert lines["proposing"]["trace_id"] == TRACE_ID
         assert len(lines["proposing"]["span_id"]) == 16
+        assert lines["proposing"]["session"] == "tea"
         failed = lines["call failed unexpectedly"]
         assert failed["trace_id"] == TRACE_ID
         assert "KeyError: 'no model'" in failed["exception"]
-        assert "trace_id" not in lines["draining"]
+        assert not {"trace_id", "session"} & lines["draining"].keys()
+        assert "session" not in failed
 
 
 def test_log_level_comes_from_the_settings():

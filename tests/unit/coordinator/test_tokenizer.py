@@ -118,6 +118,14 @@ def test_what_the_template_refuses_names_the_field():
     assert caught.value.field == "messages"
 
 
+def test_what_a_template_says_with_words_of_the_messages_is_not_repeated():
+    raw = byte_level()
+    raw.chat_template = "{{ raise_exception('cannot read ' + messages[0]['content']) }}"
+    with pytest.raises(InvalidParameter, match=r"refuses the messages$") as caught:
+        ModelTokenizer(raw).encode_chat([{"role": "user", "content": "secret"}], [])
+    assert caught.value.__suppress_context__
+
+
 def test_without_a_template_messages_are_refused():
     for tokenizer in (
         load_tokenizer("bytes"),
