@@ -36,10 +36,10 @@ class Authority:
         self.ca = self._write(f"{name}.pem", self._sign(self._name, self._key.public_key(), ca=True))
 
     def issue(self, name: str) -> Pair:
-        """Write NAME.crt and NAME.key, anew when they are there."""
+        """Write NAME.pem and NAME.key, anew when they are there."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._write(f"{name}.crt", self._sign(subject, key.public_key(), ca=False))
+        certificate = self._write(f"{name}.pem", self._sign(subject, key.public_key(), ca=False))
         return Pair(certificate, self._write(f"{name}.key", key_text(key, serialization.NoEncryption())))
 
     def issue_encrypted(self, name: str) -> Pair:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from coordinator.settings import CoordinatorSettings
 from deploy.system import MODULES, NAMES, processes_in
 from draft_service.settings import DraftSettings
 from target_service.settings import TargetSettings
+from tests.certificates import Authority
 from tests.e2e.calls import Caller
 
 ROOT = Path(__file__).parents[2]
@@ -61,14 +63,15 @@ def commands():
 
 
 COMMANDS = commands()
-CALLS = [command for command in COMMANDS if command.startswith("grpcurl ")]
+CALLS = [command for command in COMMANDS if command.startswith("grpcurl -plaintext ")]
+DOORS = [command for command in COMMANDS if "TOKEN" in command]
 CLIENT = [command for command in COMMANDS if command.startswith(".venv/bin/specdec ")]
 
 
 def test_every_command_is_run_or_its_reason_given():
     assert len(CALLS) >= 9
     assert len(CLIENT) >= 2
-    run = {*CALLS, *CLIENT}
+    run = {*CALLS, *CLIENT, *DOORS}
     assert not run & NOT_RUN.keys()
     assert sorted({*COMMANDS} - run) == sorted(NOT_RUN)
     assert TYPED.keys() <= set(CLIENT)
@@ -250,6 +253,48 @@ def test_the_flags_of_services_run_by_hand_are_theirs(settings):
     [command] = [each for each in COMMANDS if each.startswith(program)]
     loaded = settings.load(shlex.split(command.removeprefix(program)))
     assert loaded.port == settings.model_fields["port"].default
+
+
+def bash(command, folder, **environment):
+    """Run a command of the README in a folder, the programs of the virtual environment first."""
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "200"} | environment
+    command = command.replace(".venv/bin/", "")
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, timeout=SECONDS)
+    return SimpleNamespace(code=done.returncode, stdout=done.stdout.decode(), stderr=done.stderr.decode())
+
+
+@contextmanager
+def started(command, folder):
+    """Run a service by a command of the README; give the port of its "serving" line."""
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec env {command}"], cwd=folder, env=environment, stderr=subprocess.PIPE
+    )
+    try:
+        yield next(event["port"] for event in map(json.loads, process.stderr) if event["event"] == "serving")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_doors_open_to_who_has_certificate_and_token(system, tmp_path):
+    make_token, serve, generate, call = DOORS
+    authority = Authority(tmp_path, "ca")
+    authority.issue("server")
+    made = bash(f"{make_token}; printf %s $TOKEN", tmp_path)
+    assert made.code == 0, made.stderr
+    peers = [f"--{name}-addresses={system.address(name)}" for name in ("target", "draft")]
+    flags = ["--port=0", f"--redis-url={system.redis_url}", *peers]
+    with started(shlex.join([*shlex.split(serve), *flags]), tmp_path) as port:
+        address = f"localhost:{port}"
+        for command in (generate, call):
+            command = command.replace(README_ADDRESS, address)
+            answered = bash(command, tmp_path, TOKEN=made.stdout, SPECDEC_ADDRESS=address)
+            assert answered.code == 0, answered.stderr
+            assert answered.stdout.strip()
+            refused = bash(command, tmp_path, TOKEN="f" * 64, SPECDEC_ADDRESS=address)
+            assert refused.code != 0
+            assert "a valid token is needed" in refused.stderr
 
 
 SYNTHETIC = ("--target", "synthetic:seed=1", "--draft", "synthetic:seed=1,agreement=0.8")
