@@ -54,13 +54,13 @@ class Doors:
         self._limits.count_call(caller.client)
         return caller
 
-    def answering(self, caller: Caller) -> AbstractContextManager[Callable[[int], None]]:
+    def answering(self, caller: Caller, session_id: str) -> AbstractContextManager[Callable[[int], None]]:
         """Count an answer for as long as it runs; what is given counts its tokens.
 
         Raises:
             ClientLimit: the client has too many of them, or has had too many tokens.
         """
-        return self._limits.answering(caller.client)
+        return self._limits.answering(caller.client, session_id)
 
     def _principal(self, context: Any) -> str:
         if self._tokens is None:

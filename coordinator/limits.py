@@ -2,9 +2,10 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from specdec.errors import ClientLimit
@@ -46,21 +47,28 @@ class ClientLimits:
         calls.spend(1, self._clock())
 
     @contextmanager
-    def answering(self, client: str) -> Iterator[Callable[[int], None]]:
+    def answering(self, client: str, session_id: str) -> Iterator[Callable[[int], None]]:
         """Count an answer for as long as it runs; what is given counts its tokens.
+
+        Args:
+            client: who asks.
+            session_id: as it was asked for, empty for a new one. The same session twice counts once: a client
+                that lost a stream resumes its answer before the server knows of the loss.
 
         Raises:
             ClientLimit: as many are running, or earlier ones have had too many tokens within a minute.
         """
         counted = self._client(client)
         self._check(counted.tokens, "tokens")
-        if counted.running >= self._answers:
+        answer = session_id or object()
+        if answer not in counted.running and len(counted.running) >= self._answers:
             raise ClientLimit(f"no more than {self._answers} answers at once", retry_seconds=RETRY_ANSWER_SECONDS)
-        counted.running += 1
+        counted.running[answer] += 1
         try:
             yield lambda tokens: counted.tokens.spend(tokens, self._clock())
         finally:
-            counted.running -= 1
+            counted.running[answer] -= 1
+            counted.running += Counter()  # which drops what is 0
 
     def _check(self, allowance: "_Allowance", what: str) -> None:
         seconds = allowance.seconds_until_one(self._clock())
@@ -111,8 +119,8 @@ class _Client:
 
     calls: _Allowance
     tokens: _Allowance
-    running: int = 0
+    running: Counter[object] = field(default_factory=Counter)
 
     def forgettable(self, now: float) -> bool:
         """Whether it is as if it had never called."""
-        return self.running == 0 and self.calls.is_whole(now) and self.tokens.is_whole(now)
+        return not self.running and self.calls.is_whole(now) and self.tokens.is_whole(now)

@@ -67,7 +67,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         caller = self._doors.admit(context)
         if self._draining:
             raise _draining()
-        with self._doors.answering(caller) as spend:
+        with self._doors.answering(caller, request.session_id) as spend:
             async with aclosing(self._generate(request, caller.principal, started)) as responses:
                 async for response in responses:
                     spend(len(response.token_ids))

@@ -76,6 +76,23 @@ async def test_an_answer_that_is_left_counts_no_longer(limited, target):
         assert (await running.generate(REQUEST))[-1].finish_reason
 
 
+async def test_a_lost_stream_is_resumed_before_the_server_knows_of_the_loss(limited, target):
+    async with limited(client_answers=1) as running:
+        await running.health(health_pb2.HealthCheckResponse.SERVING)
+        target.gate = asyncio.Event()
+        lost = running.stub.Generate(
+            generation_pb2.GenerateRequest(session_id="tea", prompt="hi", sampling_params={"max_new_tokens": 6})
+        )
+        await target.reached("Verify", 1)
+        resuming = asyncio.create_task(
+            running.generate(generation_pb2.GenerateRequest(session_id="tea", resume_from=0))
+        )
+        await target.reached("Verify", 2)
+        target.gate.set()
+        assert (await resuming)[-1].finish_reason
+        lost.cancel()
+
+
 async def test_an_address_has_so_many_calls_a_minute(limited):
     async with limited(client_calls_per_minute=2) as running:
         await running.health(health_pb2.HealthCheckResponse.SERVING)

@@ -40,53 +40,65 @@ def test_calls_come_in_a_burst_and_then_at_their_rate(clock):
 
 def test_answers_at_once(clock):
     limits = ClientLimits(answers=2, calls=0, tokens=0, clock=clock)
-    with limits.answering("ann"), limits.answering("bob"):
-        with limits.answering("ann"), pytest.raises(ClientLimit) as refused, limits.answering("ann"):
+    with limits.answering("ann", ""), limits.answering("bob", ""):
+        with limits.answering("ann", ""), pytest.raises(ClientLimit) as refused, limits.answering("ann", ""):
             pass
         assert refused.value.retry_seconds > 0
-        with limits.answering("ann"):
+        with limits.answering("ann", ""):
             pass
-    with pytest.raises(KeyError), limits.answering("ann"):
+    with pytest.raises(KeyError), limits.answering("ann", ""):
         raise KeyError
-    with limits.answering("ann"), limits.answering("ann"):
+    with limits.answering("ann", ""), limits.answering("ann", ""):
+        pass
+
+
+def test_an_answer_that_is_resumed_counts_once_while_its_lost_stream_is_still_there(clock):
+    limits = ClientLimits(answers=1, calls=0, tokens=0, clock=clock)
+    lost = limits.answering("ann", "tea")
+    with lost:
+        with limits.answering("ann", "tea"):
+            pass
+        with pytest.raises(ClientLimit), limits.answering("ann", "milk"):
+            pass
+    with limits.answering("ann", "milk"):
         pass
 
 
 def test_tokens_may_be_overdrawn_by_an_answer_and_keep_the_next_one_out(clock):
     limits = ClientLimits(answers=0, calls=0, tokens=60, clock=clock)
-    with limits.answering("ann") as spend:
+    with limits.answering("ann", "") as spend:
         spend(50)
-    with limits.answering("ann") as spend:
+    with limits.answering("ann", "") as spend:
         spend(30)
-    with pytest.raises(ClientLimit) as refused, limits.answering("ann"):
+    with pytest.raises(ClientLimit) as refused, limits.answering("ann", ""):
         pass
     assert refused.value.retry_seconds == pytest.approx(21.0)
     limits.count_call("ann")
     clock.now += 21.0
-    with limits.answering("ann"):
+    with limits.answering("ann", ""):
         pass
 
 
 def test_without_limits_everything_passes(clock):
     limits = ClientLimits(answers=0, calls=0, tokens=0, clock=clock)
     assert calls_until_refused(limits, "ann") == (100, 0.0)
-    with limits.answering("ann") as first, limits.answering("ann"):
+    with limits.answering("ann", "") as first, limits.answering("ann", ""):
         first(10**9)
-    with limits.answering("ann"):
+    with limits.answering("ann", ""):
         pass
 
 
 def test_clients_that_are_gone_are_forgotten_and_others_are_not(clock):
     limits = ClientLimits(answers=1, calls=60, tokens=60, clock=clock)
-    with limits.answering("long") as spend:
+    with limits.answering("long", "") as spend:
         spend(60 * 60)
         for number in range(3000):
             clock.now += 1.0
             limits.count_call(f"passing {number}")
         assert len(limits) < 200
-        with pytest.raises(ClientLimit), limits.answering("long"):
+        with pytest.raises(ClientLimit), limits.answering("long", ""):
             pass
-    with pytest.raises(ClientLimit), limits.answering("long"):
+    with pytest.raises(ClientLimit), limits.answering("long", ""):
         pass
 
 
