@@ -1,11 +1,13 @@
 """Drafting ahead over the whole path: the same text, from real caches too, and signs of what was there."""
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 
+from specdec.fence import Fence
 from specdec.model.loading import load_model
 from specdec.serving import names
 from tests.in_process import serving_draft, serving_target
@@ -25,13 +27,16 @@ class Patient:
     """A model that lets a draft do ahead what it can before each pass."""
 
     def __init__(self, model, draft):
-        self._model, self._ahead = model, draft.servicer.engine._batching.ahead
+        self._model, self._draft = model, draft.servicer.engine
+        self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name):
         return getattr(self._model, name)
 
     def forward(self, segments):
-        while self._ahead.pending:
+        # The draft's thread answers a call before it notes what may come next: it has when it takes another job.
+        asyncio.run_coroutine_threadsafe(self._draft.release("nobody", Fence(1, "0" * 32), 0), self._loop).result()
+        while self._draft._batching.ahead.pending:
             time.sleep(0)
         return self._model.forward(segments)
 
@@ -92,6 +97,6 @@ async def test_rounds_are_the_same_and_what_was_there_takes_no_pass(paths, name)
     assert (counted["hits"], counted["misses"]) == (len(hits), len(calls) - len(hits))
     assert counted["tokens"] > counted["used"] == sum(call[names.AHEAD_TOKENS] for call in calls) > 0
     assert ahead.draft.servicer._registry.get_sample_value("specdec_ahead_failed_passes") == 0
-    for call in hits:
-        assert call[names.PASSES] == call[names.FED_TOKENS] == call[names.GAMMA] - call[names.AHEAD_TOKENS]
-    assert any(call[names.PASSES] == 0 for call in hits)
+    for call in hits:  # all of it was there
+        assert call[names.AHEAD_TOKENS] == call[names.GAMMA]
+        assert call[names.PASSES] == call[names.FED_TOKENS] == 0
