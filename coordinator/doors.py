@@ -85,5 +85,7 @@ def address_of(peer: str) -> str:
 def _token(context: Any) -> str:
     """Return the token that a call bears; the empty one, which is nobody's, when there is none or more than one."""
     values = [value for key, value in context.invocation_metadata() if key == "authorization"]
-    scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    if len(values) != 1 or not isinstance(values[0], str):  # what is no text comes as bytes
+        return ""
+    scheme, _, token = values[0].partition(" ")
     return token if scheme.lower() == _SCHEME else ""

@@ -2,11 +2,14 @@
 
 import os
 from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 
+from coordinator.doors import Caller, Doors
 from coordinator.settings import CoordinatorSettings
 from coordinator.tokens import Tokens
+from specdec.errors import Unauthenticated
 
 
 def line(principal, token):
@@ -74,6 +77,20 @@ def test_what_is_wrong_is_told_without_what_stands_there(path, text, problem, ca
     assert problem in told
     assert "hunter2" not in told
     assert sha256(b"hunter2").hexdigest() not in told
+
+
+@pytest.mark.parametrize("value", [b"Bearer \xff", "Bearer", "Bearer ", "Bearer  mine", "Bearer mine ", "mine", ""])
+def test_what_is_no_bearer_token_is_nobodys(path, value):
+    path.write_text(line("ann", "mine"))
+    doors = Doors(CoordinatorSettings(tokens_file=str(path)))
+
+    def admitted(value):
+        metadata = (("authorization", value),)
+        return doors.admit(SimpleNamespace(invocation_metadata=lambda: metadata, peer=lambda: "unix:"))
+
+    assert admitted("Bearer mine") == Caller("ann", "ann")
+    with pytest.raises(Unauthenticated):
+        admitted(value)
 
 
 def test_a_file_that_is_not_there_is_told(path, capsys):
