@@ -7,6 +7,8 @@ from ipaddress import IPv6Address, ip_network
 from typing import Any
 from urllib.parse import unquote
 
+import structlog
+
 from coordinator.limits import ClientLimits
 from coordinator.settings import CoordinatorSettings
 from coordinator.tokens import Tokens
@@ -15,6 +17,8 @@ from specdec.errors import Unauthenticated
 NOBODY = ""  # whose sessions they are without authentication: the id alone opens them
 NETWORK_BITS = 64  # of an IPv6 address: one client has as many addresses as it likes beyond those
 _SCHEME = "bearer"
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Doors:
     def __init__(self, settings: CoordinatorSettings) -> None:
         """Open the doors as far as the settings say."""
         self._tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
+        if self._tokens is not None and not settings.tls_certificate:
+            logger.warning("tokens come in plaintext: is TLS ended before this port?")
         self._limits = ClientLimits(
             answers=settings.client_answers,
             calls=settings.client_calls_per_minute,

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from coordinator.__main__ import make_store
 from coordinator.session import SessionState
 from coordinator.settings import CoordinatorSettings
+from deploy.settings_tables import README
 from specdec.errors import PeerUnavailable, SessionNotFound
 from tests.certificates import Authority
 from tests.redis_server import running_redis
@@ -51,6 +52,10 @@ async def live(store, session_id):
     await store.delete(session_id, "ann")
     with pytest.raises(SessionNotFound):
         await store.read(session_id, "ann")
+
+
+def test_the_readme_names_these_rights():
+    assert f"`{RIGHTS}`" in README.read_text()
 
 
 async def test_a_user_with_few_rights_is_enough(guarded_redis):

@@ -11,6 +11,7 @@ import structlog
 from coordinator.tokenizer import ByteTokenizer
 from specdec.serving import telemetry
 from specdec.v1 import common_pb2, generation_pb2
+from tests.in_process import serving_draft, serving_target
 from tests.integration.coordinator_process import coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, serving
 from tests.recorded_spans import recorded_spans
@@ -82,7 +83,20 @@ REQUESTS = {
 }
 
 
-async def test_no_piece_of_a_prompt_leaves_the_call(coordinator, logged):
+@pytest.fixture
+async def real_models(redis_url, logged):
+    """Run the coordinator with a real target and a real draft, which see the prompt's token ids."""
+    async with (
+        serving_target("synthetic:seed=1,context=200") as target,
+        serving_draft("synthetic:seed=1,context=200") as draft,
+        coordinating(redis_url, [target.address], [draft.address]) as running,
+    ):
+        await running.fleet.drafts.wait_for(running.fleet.drafts.usable, 30)
+        yield running
+
+
+async def test_no_piece_of_a_prompt_leaves_the_call(real_models, logged):
+    coordinator = real_models
     with recorded_spans() as spans:
         told = {name: await outcome(coordinator, request) for name, request in REQUESTS.items()}
         await coordinator.server._calls.idle.wait()
@@ -90,9 +104,10 @@ async def test_no_piece_of_a_prompt_leaves_the_call(coordinator, logged):
     assert {name for name, text in told.items() if not text} == {"answered", "continued"}
     assert not [name for name, text in told.items() if MARK in text]
     assert '"session.open"' in traced
-    assert MARK not in traced
     assert "INVALID_PARAMETER" in logged.getvalue()
-    assert MARK not in logged.getvalue()
+    for piece in (MARK, str(list(MARK.encode()))[1:-1]):
+        assert piece not in traced
+        assert piece not in logged.getvalue()
 
 
 async def test_nor_when_something_breaks(coordinator, logged, target, draft, monkeypatch):

@@ -5,11 +5,13 @@ from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.doors import Caller, Doors
 from coordinator.settings import CoordinatorSettings
 from coordinator.tokens import Tokens
 from specdec.errors import Unauthenticated
+from tests.certificates import Authority
 
 
 def line(principal, token):
@@ -91,6 +93,18 @@ def test_what_is_no_bearer_token_is_nobodys(path, value):
     assert admitted("Bearer mine") == Caller("ann", "ann")
     with pytest.raises(Unauthenticated):
         admitted(value)
+
+
+def test_tokens_in_plaintext_are_warned_of(path, tmp_path):
+    path.write_text(line("ann", "mine"))
+    pair = Authority(tmp_path).issue("server")
+    with capture_logs() as logged:
+        Doors(CoordinatorSettings())
+        Doors(CoordinatorSettings(tokens_file=str(path), tls_certificate=pair.certificate, tls_key=pair.key))
+    assert not logged
+    with capture_logs() as logged:
+        Doors(CoordinatorSettings(tokens_file=str(path)))
+    assert [each["log_level"] for each in logged] == ["warning"]
 
 
 def test_a_file_that_is_not_there_is_told(path, capsys):
