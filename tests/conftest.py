@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.ports import held_port
+
+__all__ = ["held_port"]
+
 TESTS = Path(__file__).parent
 # Seconds for one test, its fixtures included; a test's own @pytest.mark.timeout wins. Generous: the limit is there to
 # end what hangs, on a machine that may be busy.

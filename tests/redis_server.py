@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import HOST, holding_port
+
 START_SECONDS = 60.0  # for what takes a moment, unless the machine is busy
-ATTEMPTS = 5
 
 
 def redis_binary() -> str:
@@ -27,33 +28,43 @@ def redis_binary() -> str:
 
 
 class RedisServer:
-    """One redis-server process that keeps its port and folder over restarts.
+    """One redis-server process on one port and in one folder, over restarts too.
 
     Without ``append_only`` its file is what the last ``save`` or ``stop`` wrote, so that ``kill`` and ``start`` bring
     it back older than it was. With it every acknowledged write survives a kill.
     """
 
-    def __init__(self, folder: Path, *, append_only: bool = False) -> None:
+    def __init__(self, folder: Path, port: int, *, append_only: bool = False) -> None:
         self.folder = folder
+        self.port = port
         self.append_only = append_only
-        self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{HOST}:{self.port}/0"
 
     def start(self) -> None:
-        """Start it and wait until it serves; the first start chooses the port."""
-        if self.port:
-            self._start()
-            return
-        for _ in range(ATTEMPTS):
-            self.port = _free_port()
-            with contextlib.suppress(_EndedAtOnceError):  # somebody else took the port in between
-                self._start()
-                return
-        raise RuntimeError(f"redis-server did not start: {self._log()}")
+        """Start it and wait until it serves."""
+        options = {
+            "bind": [HOST],
+            "port": [str(self.port)],
+            "dir": [str(self.folder)],
+            "logfile": ["redis.log"],
+            "save": ["3600", "1"],  # after an hour, and at the end when anything changed
+            "appendonly": ["yes" if self.append_only else "no"],
+            "appendfsync": ["always"],
+        }
+        arguments = [word for name, values in options.items() for word in (f"--{name}", *values)]
+        self._process = subprocess.Popen([redis_binary(), *arguments])
+        deadline = time.monotonic() + START_SECONDS
+        while not self._serves():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"redis-server did not start: {self._log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"redis-server does not serve: {self._log()}")
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """End it in order; it writes its file first."""
@@ -82,7 +93,7 @@ class RedisServer:
 
     def command(self, *words: str) -> bytes:
         """Send a command and return the first piece of the raw answer."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=START_SECONDS) as connection:
+        with socket.create_connection((HOST, self.port), timeout=START_SECONDS) as connection:
             connection.sendall(" ".join(words).encode() + b"\r\n")
             return connection.recv(65536)
 
@@ -95,27 +106,6 @@ class RedisServer:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
-
-    def _start(self) -> None:
-        options = {
-            "bind": ["127.0.0.1"],
-            "port": [str(self.port)],
-            "dir": [str(self.folder)],
-            "logfile": ["redis.log"],
-            "save": ["3600", "1"],  # after an hour, and at the end when anything changed
-            "appendonly": ["yes" if self.append_only else "no"],
-            "appendfsync": ["always"],
-        }
-        arguments = [word for name, values in options.items() for word in (f"--{name}", *values)]
-        self._process = subprocess.Popen([redis_binary(), *arguments])
-        deadline = time.monotonic() + START_SECONDS
-        while not self._serves():
-            if self._process.poll() is not None:
-                raise _EndedAtOnceError(self._log())
-            if time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"redis-server does not serve: {self._log()}")
-            time.sleep(0.01)
 
     def _serves(self) -> bool:
         """Tell whether the process that answers is ours and has loaded its file."""
@@ -137,21 +127,11 @@ class RedisServer:
         return path.read_text()[-2000:] if path.exists() else "no log"
 
 
-class _EndedAtOnceError(RuntimeError):
-    """The process ended before it served."""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def running_redis(*, append_only: bool = False) -> Iterator[RedisServer]:
     """Run a redis-server in a temporary folder; it is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = RedisServer(Path(folder), append_only=append_only)
+    with tempfile.TemporaryDirectory() as folder, holding_port() as port:
+        server = RedisServer(Path(folder), port, append_only=append_only)
         try:
             server.start()
             yield server

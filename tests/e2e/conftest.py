@@ -5,6 +5,7 @@ import transformers
 
 from deploy.system import System
 from tests.e2e.calls import Caller
+from tests.e2e.restarts import restartable
 from tests.otlp_receiver import OtlpReceiver
 from tests.reference import Reference
 from tests.tiny_models import VOCABULARY, write_tiny_model
@@ -28,7 +29,8 @@ def system(tmp_path_factory, tiny_target):
     # A target may take long to start again on a busy machine.
     environment = {"TARGET_DTYPE": "float64", "DRAFT_DTYPE": "float64", "COORDINATOR_PEER_WAIT_SECONDS": "120"}
     folder = tmp_path_factory.mktemp("system")
-    with System(folder, target=tiny_target, draft=f"layers:1:{tiny_target}", environment=environment) as system:
+    draft = f"layers:1:{tiny_target}"
+    with restartable(folder, target=tiny_target, draft=draft, environment=environment) as system:
         yield system
 
 

@@ -1,14 +1,26 @@
-"""A service that is killed and started again while answers are being made."""
+"""Systems whose services are stopped and started again, also while answers are being made."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import grpc
 
-from deploy.system import System
+from deploy.system import MODULES, NAMES, Ports, System
 from tests.e2e.calls import Caller, token_ids_of
+from tests.ports import holding_port
 
 BEGUN = 3  # tokens that every answer has when the service is killed
+
+
+@contextmanager
+def restartable(folder: Path, **settings) -> Iterator[System]:
+    """Run a system of which nobody else gets a port while one of its processes is down."""
+    with ExitStack() as stack:
+        calls, metrics = ({name: stack.enter_context(holding_port()) for name in names} for names in (NAMES, MODULES))
+        yield stack.enter_context(System(folder, ports=Ports(calls, metrics), **settings))
 
 
 def answers_across_a_restart(system: System, name: str, requests) -> list[list[int]]:

@@ -8,12 +8,11 @@ import torch
 import transformers
 
 from deploy.pairs import DEFAULT_PAIR, PAIRS
-from deploy.system import System
 from specdec.model.checkpoint import find_checkpoint
 from specdec.parameters import SamplingParams
 from specdec.v1 import common_pb2
 from tests.e2e.calls import Caller
-from tests.e2e.restarts import answers_across_a_restart
+from tests.e2e.restarts import answers_across_a_restart, restartable
 from tests.prompts import PROMPTS
 from tests.reference import NEAR_TIE, Answer, Reference
 
@@ -51,7 +50,7 @@ def reference(tokenizer):
 
 def running(folder, draft):
     environment = {"OMP_NUM_THREADS": "1", "COORDINATOR_PEER_WAIT_SECONDS": "120"}
-    return System(folder, target=PAIR.target, draft=draft, environment=environment)
+    return restartable(folder, target=PAIR.target, draft=draft, environment=environment)
 
 
 @pytest.fixture(scope="module")

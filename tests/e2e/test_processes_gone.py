@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from deploy.system import NAMES, System
+from deploy.system import NAMES
 from specdec.v1 import common_pb2
 from specdec.v1 import generation_pb2 as v1
 from tests.e2e.calls import SECONDS, Caller, text_of, token_ids_of
+from tests.e2e.restarts import restartable
 
 READY_SECONDS = 60.0
 TOKENS = 80
@@ -30,7 +31,7 @@ COUPLED = {
 def slow_system(tmp_path_factory):
     models = {"target": f"{MODEL},pass_ms=20", "draft": f"{MODEL},agreement=0.8,pass_ms=1"}
     environment = {"COORDINATOR_PEER_WAIT_SECONDS": "120"}  # a target may take long to start on a busy machine
-    with System(tmp_path_factory.mktemp("slow"), **models, environment=environment) as system:
+    with restartable(tmp_path_factory.mktemp("slow"), **models, environment=environment) as system:
         yield system
 
 

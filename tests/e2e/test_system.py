@@ -8,6 +8,7 @@ from deploy.process import StartFailed
 from deploy.system import NAMES, Ports, System
 from specdec.v1 import generation_pb2 as v1
 from specdec.v1.generation_pb2_grpc import GenerationServiceStub
+from tests.e2e.restarts import restartable
 
 TARGET = "synthetic:seed=1"
 DRAFT = "synthetic:seed=1,agreement=0.8"
@@ -27,7 +28,7 @@ def answer(system, gamma):
 
 
 def test_a_system_starts_restarts_and_ends_wholly(tmp_path):
-    with System(tmp_path, target=TARGET, draft=DRAFT, environment=ENVIRONMENT) as system:
+    with restartable(tmp_path, target=TARGET, draft=DRAFT, environment=ENVIRONMENT) as system:
         first = answer(system, 4)
         addresses = {name: system.address(name) for name in NAMES}
         system.restart("target")

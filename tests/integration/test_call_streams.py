@@ -172,8 +172,8 @@ async def test_request_that_meets_the_end_of_its_stream_is_told_so():
             await call(stream)
 
 
-async def test_server_that_goes_away_in_mid_request_or_between_two():
-    async with World() as world:
+async def test_server_that_goes_away_in_mid_request_or_between_two(held_port):
+    async with World(port=held_port) as world:
         working, between = world.stream(), world.stream()
         assert await call(between) == 1
         world.draft.entered.clear()
@@ -183,7 +183,7 @@ async def test_server_that_goes_away_in_mid_request_or_between_two():
         await world.stop(0)
         with pytest.raises(PeerUnavailable):
             await task
-        async with World(port=world.server.port) as again:
+        async with World(port=held_port) as again:
             await asyncio.wait_for(world.channel.channel_ready(), 30)
             assert [await call(stream, 3) for stream in (working, between)] == [3, 3]
             assert again.draft.ended.is_set()

@@ -58,15 +58,13 @@ async def test_without_a_target_nothing_is_served_and_a_request_is_told_so(redis
         assert error.retry_seconds > 0
 
 
-async def test_a_target_that_comes_late_is_waited_for_and_a_missing_draft_is_not(redis_url):
+async def test_a_target_that_comes_late_is_waited_for_and_a_missing_draft_is_not(redis_url, held_port):
     target = FakeTarget()
     async with AsyncExitStack() as stack:
-        async with serving(target) as probe:
-            port = probe.port
-        running = await stack.enter_async_context(coordinating(redis_url, [f"127.0.0.1:{port}"], [NOBODY]))
+        running = await stack.enter_async_context(coordinating(redis_url, [f"127.0.0.1:{held_port}"], [NOBODY]))
         generating = asyncio.create_task(running.generate(request()))
         await running.health(NOT_SERVING)
-        await stack.enter_async_context(serving(target, port))
+        await stack.enter_async_context(serving(target, held_port))
         events = await generating
         await running.health(SERVING)
         assert tokens_of(events) == continuation(b"hi", 12)
@@ -159,11 +157,11 @@ async def test_a_session_moves_to_another_replica_when_its_own_goes(redis_url):
         assert all(model.calls["Verify"] for model in targets)
 
 
-async def test_a_target_that_restarts_is_waited_for_in_the_middle_of_an_answer(redis_url):
+async def test_a_target_that_restarts_is_waited_for_in_the_middle_of_an_answer(redis_url, held_port):
     target = FakeTarget()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
-        server = await first.enter_async_context(serving(target))
+        server = await first.enter_async_context(serving(target, held_port))
         running = await stack.enter_async_context(coordinating(redis_url, [address(server)], []))
         await running.health(SERVING)
         events = []
@@ -172,16 +170,16 @@ async def test_a_target_that_restarts_is_waited_for_in_the_middle_of_an_answer(r
             if len(events) == 2:
                 await first.aclose()
                 target.held.clear()
-                await stack.enter_async_context(serving(target, server.port))
+                await stack.enter_async_context(serving(target, held_port))
         assert tokens_of(events) == continuation(b"hi", 60)
 
 
-async def test_a_target_that_comes_back_and_takes_fewer_draft_tokens_gets_no_more(redis_url):
+async def test_a_target_that_comes_back_and_takes_fewer_draft_tokens_gets_no_more(redis_url, held_port):
     target, draft = FakeTarget(), FakeDraft()
     draft.right = 16
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
-        server = await first.enter_async_context(serving(target))
+        server = await first.enter_async_context(serving(target, held_port))
         drafting = await stack.enter_async_context(serving(draft))
         running = await stack.enter_async_context(coordinating(redis_url, [address(server)], [address(drafting)]))
         await running.health(SERVING)
@@ -191,40 +189,40 @@ async def test_a_target_that_comes_back_and_takes_fewer_draft_tokens_gets_no_mor
         await first.aclose()
         await running.health(NOT_SERVING)  # noticed, so that what it says now is asked for
         target.info.max_gamma = 2
-        await stack.enter_async_context(serving(target, server.port))
+        await stack.enter_async_context(serving(target, held_port))
         await running.health(SERVING)
         events = await running.generate(wanted)
         assert tokens_of(events) == continuation(b"hi", 60)
         assert max(event.round.gamma for event in events) == 2
 
 
-async def test_a_target_that_stays_away_ends_the_stream_and_the_answer_can_be_resumed(redis_url):
+async def test_a_target_that_stays_away_ends_the_stream_and_the_answer_can_be_resumed(redis_url, held_port):
     target = FakeTarget()
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
-        server = await first.enter_async_context(serving(target))
+        server = await first.enter_async_context(serving(target, held_port))
         running = await stack.enter_async_context(coordinating(redis_url, [address(server)], [], peer_wait_seconds=0.3))
         await running.health(SERVING)
         events = []
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read(running.stub.Generate(request(60, session_id="s")), events, 2, first.aclose)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        await stack.enter_async_context(serving(target, server.port))
+        await stack.enter_async_context(serving(target, held_port))
         await running.health(SERVING)
         have = len(tokens_of(events))
         resumed = await running.generate(generation_pb2.GenerateRequest(session_id="s", resume_from=have))
         assert [*tokens_of(events), *tokens_of(resumed)] == continuation(b"hi", 60)
 
 
-async def test_a_session_of_a_former_model_is_refused_not_mixed(redis_url):
+async def test_a_session_of_a_former_model_is_refused_not_mixed(redis_url, held_port):
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
-        server = await first.enter_async_context(serving(FakeTarget()))
+        server = await first.enter_async_context(serving(FakeTarget(), held_port))
         running = await stack.enter_async_context(coordinating(redis_url, [address(server)], []))
         await running.generate(request(session_id="s"))
         await first.aclose()
         await running.health(NOT_SERVING)
-        await stack.enter_async_context(serving(FakeTarget(model_fingerprint="m2"), server.port))
+        await stack.enter_async_context(serving(FakeTarget(model_fingerprint="m2"), held_port))
         await running.health(SERVING)
         error = await refusal(running, request(session_id="s"))
         assert (error.reason, error.field) == ("FINGERPRINT_MISMATCH", "session_id")

@@ -222,19 +222,18 @@ async def test_acceptance_does_not_fall_with_the_length(twin, prompt_length):
     assert answer.rounds == [(GAMMA, GAMMA)] * 8
 
 
-async def test_after_a_restart_of_the_draft_in_the_middle_of_an_answer(redis_server, target, target_model):
+async def test_after_a_restart_of_the_draft_in_the_middle_of_an_answer(redis_server, target, target_model, held_port):
     model = load_model(target_model, dtype="float64")
     async with AsyncExitStack() as stack:
         former = AsyncExitStack()
-        draft = await former.enter_async_context(disturbed_draft("twin", loaded=model))
+        draft = await former.enter_async_context(disturbed_draft("twin", loaded=model, port=held_port))
         path = await stack.enter_async_context(whole_path(redis_server.url, target, draft))
         events = await stack.enter_async_context(aclosing(path.events(**request("block", 200))))
         rounds = [(await anext(events)).round for _ in range(5)]
-        port = draft.server.port
         await former.aclose()
         while rounds[-1].fallback != UNAVAILABLE:
             rounds.append((await anext(events)).round)
-        await stack.enter_async_context(disturbed_draft("twin", loaded=model, port=port))
+        await stack.enter_async_context(disturbed_draft("twin", loaded=model, port=held_port))
         drafts = path.coordinator.fleet.drafts
         await drafts.wait_for(drafts.usable, 60)  # meanwhile nothing is read, which holds the answer up
         after = []

@@ -148,19 +148,18 @@ async def test_a_session_continues_from_what_is_held(path):
 
 
 @pytest.mark.parametrize("kind", DRAFTS)
-async def test_a_restart_of_the_draft_in_mid_answer_costs_speed_alone(redis_server, target, kind):
+async def test_a_restart_of_the_draft_in_mid_answer_costs_speed_alone(redis_server, target, kind, held_port):
     async with AsyncExitStack() as stack:
         former = AsyncExitStack()
-        draft = await former.enter_async_context(draft_of(kind))
+        draft = await former.enter_async_context(draft_of(kind, port=held_port))
         path = await stack.enter_async_context(whole_path(redis_server.url, target, draft))
         plain = await path.answer(**request(gamma=0, limit=120))
         events = await stack.enter_async_context(aclosing(path.events(**request(limit=120))))
         shown = [await anext(events) for _ in range(4)]
-        port = draft.server.port
         await former.aclose()
         while shown[-1].round.fallback != UNAVAILABLE:
             shown.append(await anext(events))
-        second = await stack.enter_async_context(draft_of(kind, port=port))
+        second = await stack.enter_async_context(draft_of(kind, port=held_port))
         drafts = path.coordinator.fleet.drafts
         await drafts.wait_for(drafts.usable, 60)  # meanwhile nothing is read, which holds the answer up
         shown += [event async for event in events]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import redis
 
-from deploy import laptop
+from deploy import laptop, system
 from deploy.process import LoggedProcess, PidRecord, StartFailed, serving_event
 from deploy.redis_server import start_redis
 
@@ -151,32 +151,48 @@ def test_a_guard_ends_the_processes_of_a_parent_that_was_killed(tmp_path):
     process.kill()
 
 
-def test_redis_starts_on_a_free_port_and_keeps_its_data_over_a_restart(tmp_path):
+def test_redis_keeps_its_data_over_a_restart(tmp_path, held_port):
     process = LoggedProcess(tmp_path, "redis")
     try:
-        port = start_redis(process, tmp_path / "redis").port
-        with redis.Redis(port=port) as connection:
+        assert start_redis(process, tmp_path / "redis", held_port).port == held_port
+        with redis.Redis(port=held_port) as connection:
             connection.set("key", "value")
         process.end(SECONDS)
-        assert start_redis(process, tmp_path / "redis", port).port == port
-        with redis.Redis(port=port) as connection:
+        start_redis(process, tmp_path / "redis", held_port)
+        with redis.Redis(port=held_port) as connection:
             assert connection.get("key") == b"value"
     finally:
         process.kill()
 
 
-def test_redis_that_still_loads_its_file_has_not_started(tmp_path):
+def test_redis_that_still_loads_its_file_has_not_started(tmp_path, held_port):
     process = LoggedProcess(tmp_path, "redis")
     try:
-        port = start_redis(process, tmp_path / "redis").port
-        with redis.Redis(port=port, socket_timeout=None) as connection:  # a script that is asked twice finds it busy
+        start_redis(process, tmp_path / "redis", held_port)
+        # A script that is asked twice finds it busy.
+        with redis.Redis(port=held_port, socket_timeout=None) as connection:
             connection.eval("for i = 1, 500000 do redis.call('SET', 'key', i) end", 0)
         process.kill()
-        start_redis(process, tmp_path / "redis", port)
-        with redis.Redis(port=port, retry=None) as connection:
+        start_redis(process, tmp_path / "redis", held_port)
+        with redis.Redis(port=held_port, retry=None) as connection:
             assert connection.get("key") == b"500000"
     finally:
         process.kill()
+
+
+def test_what_has_got_a_free_port_is_started_again_on_it(tmp_path, monkeypatch):
+    commands, redis_ports = [], []
+    monkeypatch.setattr(LoggedProcess, "start", lambda _, command, environment: commands.append(command))
+    monkeypatch.setattr(LoggedProcess, "wait_listening", lambda *_: PidRecord(1, 0.0, 71, 72))
+    monkeypatch.setattr(LoggedProcess, "wait_until", lambda *_: None)
+    monkeypatch.setattr(system, "start_redis", lambda *where: redis_ports.append(where[-1]) or PidRecord(1, 0.0, 73))
+    services = system.System(tmp_path, target="large", draft="small")
+    for _ in range(2):
+        services.start_service("redis")
+        services.start_service("target")
+    ports = [[command[command.index(flag) + 1] for flag in ("--port", "--metrics-port")] for command in commands]
+    assert ports == [["0", "-1"], ["71", "72"]]
+    assert redis_ports == [0, 73]
 
 
 def test_redis_on_a_taken_port_says_so(tmp_path):
