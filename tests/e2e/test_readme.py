@@ -226,13 +226,26 @@ def test_the_model_services_answer_in_the_same_way(system, name, service, method
     assert info["model"]["vocabulary_size"] > 0
 
 
+MARKS = {
+    "TOKEN_SOURCE_ACCEPTED": "[{}]",
+    "TOKEN_SOURCE_CORRECTION": "<{}>",
+    "TOKEN_SOURCE_BONUS": "{{{}}}",
+    "TOKEN_SOURCE_TARGET_ONLY": "({})",
+}
+
+
 def test_the_client_answers_and_says_where_tokens_came_from(system):
     [command] = [each for each in CLIENT if "generate" in each]
+    command += " --gamma 4 --max-new-tokens 48"  # else the rounds are what pays on a machine this busy
     answered = run(command, system.address("coordinator"))
     assert answered.code == 0, answered.stderr
     assert "tokens by source: [accepted], <correction>, {bonus}, (target only)" in answered.stderr
     assert re.search(r"acceptance +\d+\.\d%", answered.stderr)
-    assert {"[", "<"} <= set(answered.stdout)
+    events = answer(run(f"{command} --json", system.address("coordinator")).stdout)
+    texts, sources = joined(events, "token_texts"), joined(events, "sources")
+    assert {"TOKEN_SOURCE_ACCEPTED", "TOKEN_SOURCE_CORRECTION"} <= set(sources)
+    pieces = [MARKS[source].format(text) for text, source in zip(texts, sources, strict=True) if text]
+    assert answered.stdout == "".join(pieces) + "\n"
 
 
 def test_the_client_holds_a_conversation(system):
