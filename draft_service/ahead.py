@@ -30,7 +30,7 @@ class Prospective:
     probability: float
 
 
-class Acceptance:
+class Calibration:
     """How often draft tokens stand, by how confident the draft was of them."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter
 
-from draft_service.ahead import Acceptance, Prospective, full_accepts, likeliest, rejections
+from draft_service.ahead import Calibration, Prospective, full_accepts, likeliest, rejections
 from draft_service.drafting import Draft
 from specdec.model.work import Done, Feed, Fork
 from specdec.parameters import Verification
@@ -35,11 +35,11 @@ class Foresight:
         self._used = Counter("specdec_ahead_used", "Draft tokens of them that a call took over.", registry=registry)
         self._hits = Counter("specdec_ahead_hits", "Calls that found draft tokens of theirs there.", registry=registry)
         self._misses = Counter("specdec_ahead_misses", "Calls that found those of others alone.", registry=registry)
-        self._acceptance: dict[tuple[Verification, bool], Acceptance] = {}
+        self._calibration: dict[tuple[Verification, bool], Calibration] = {}
 
-    def acceptance(self, draft: Draft) -> Acceptance:
+    def calibration(self, draft: Draft) -> Calibration:
         """Return how often tokens of such drafts stand."""
-        return self._acceptance.setdefault((draft.verification, draft.params.greedy), Acceptance())
+        return self._calibration.setdefault((draft.verification, draft.params.greedy), Calibration())
 
     def count(self, used: int) -> None:
         """Count a call for whose session something had been drafted ahead, ``used`` tokens of its own."""
@@ -142,8 +142,8 @@ class NextCall:
         """Return the likeliest outcomes of the round, and a look at what may come when all draft tokens stand."""
         self.asked = True
         call = self.call
-        acceptance = call.foresight.acceptance(call)
-        rates = [acceptance.rate(confidence) for confidence in self._confidences()]
+        calibration = call.foresight.calibration(call)
+        rates = [calibration.rate(confidence) for confidence in self._confidences()]
         ways = likeliest(rejections(call.draft_tokens, call.rankings, rates), call.foresight.most)
         forks = [fork for way in ways for fork in self.fork(way)]
         standing = math.prod(rates)
@@ -170,7 +170,7 @@ class NextCall:
         added = len(committed) - base_length
         if 1 <= added <= len(call.draft_tokens) + 1:
             accept_index = common_length(call.draft_tokens, committed[base_length:-1])
-            call.foresight.acceptance(call).learn(self._confidences(), accept_index)
+            call.foresight.calibration(call).learn(self._confidences(), accept_index)
         resumed = ahead is not None and work.resume(ahead)
         if self.asked:
             work.ahead_tokens = len(work.draft_tokens)
