@@ -25,9 +25,10 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLIN
 TEST_PROCESSES := 2
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
 PYTEST_FLAGS :=
+CHAOS_FLAGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup protos demo up down lint test verify bench report lock clean
+.PHONY: help setup protos demo up down lint test verify chaos bench report lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ test: setup ## unit, integration, statistical and e2e tests (PYTEST_FLAGS=…)
 
 verify: setup ## the long forms of the tests, and those of random examples with new ones
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_FLAGS)
+
+chaos: setup ## more than 200 faults under load (CHAOS_FLAGS="--seed N")
+	@$(TEST_ENVIRONMENT) $(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
