@@ -1,19 +1,30 @@
-"""Every kind of fault that tests/FAULTS.md lists has tests that exist."""
+"""Every kind of fault that tests/FAULTS.md lists, and every row of what may die in the README, has tests that exist."""
 
 import ast
 import re
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
 NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
-ROWS = [
-    [cell.strip() for cell in line.strip().strip("|").split("|")]
-    for line in (TESTS / "FAULTS.md").read_text().splitlines()
-    if line.startswith("| ") and not line.startswith("| kind ")
-]
+
+
+def rows(path, header):
+    """Return the cells of the tables under a header, row by row."""
+    lines = path.read_text().splitlines()
+    found = []
+    for place, line in enumerate(lines):
+        if line.startswith(f"| {header} "):
+            table = takewhile(lambda each: each.startswith("|"), lines[place + 2 :])
+            found += [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in table]
+    return found
+
+
+ROWS = rows(TESTS / "FAULTS.md", "kind")
+DEATHS = rows(TESTS.parent / "README.md", "if this dies")
 
 
 @cache
@@ -42,6 +53,16 @@ def test_the_table_is_read():
 
 @pytest.mark.parametrize(("kind", "tests"), ROWS, ids=[kind[:40] for kind, _ in ROWS])
 def test_every_kind_has_tests_that_exist(kind, tests):
+    assert not missing_from(tests)
+
+
+def test_the_table_of_deaths_is_read():
+    assert len(DEATHS) > 10
+    assert {len(row) for row in DEATHS} == {3}
+
+
+@pytest.mark.parametrize(("who", "tests"), [(who, tests) for who, _, tests in DEATHS])
+def test_every_death_has_tests_that_exist(who, tests):
     assert not missing_from(tests)
 
 
