@@ -43,8 +43,11 @@ class Experience:
 
     @property
     def costs(self) -> Costs:
-        """What calls take at the present load; loads are told apart by powers of two."""
-        return self._costs.setdefault(self.decoding.bit_length(), Costs())
+        """What calls take at the present load; loads are told apart by powers of two.
+
+        An answer that has not read its prompt counts as load where it is alone: it is about to decode.
+        """
+        return self._costs.setdefault(max(self.decoding, 1).bit_length(), Costs())
 
     def earn(self, seconds: float) -> None:
         """Put a share of the time that a round took aside for trials."""

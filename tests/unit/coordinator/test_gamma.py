@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from coordinator.experience import TRIAL_SHARE, Experience
-from coordinator.gamma import Adaptive, Fixed, policy_of, within_answer, within_draft
+from coordinator.gamma import FIRST_GAMMA, Adaptive, Fixed, policy_of, within_answer, within_draft
 from coordinator.goodput import Acceptance, Durations, prospects
 from coordinator.rounds import Drafted, Fallback, Round, Verdict
 
@@ -129,6 +129,19 @@ def test_what_is_no_round_of_its_kind_teaches_no_duration():
     assert not experience.costs.propose.means
     assert experience.costs.verify.means == {1: 0.1, 0: 0.2}
     assert experience.acceptance.positions[0].stood == 1
+
+
+def test_an_answer_begins_with_the_gamma_that_earlier_ones_came_to():
+    experience, rng = Experience(), random.Random(6)
+    firsts = []
+    for _ in range(5):
+        policy = Adaptive(experience, experience.acceptance)
+        for number in range(30):
+            gamma = policy.choose(MAX_GAMMA)
+            firsts += [gamma] if number == 0 else []
+            policy.observe(WORLDS["a useless draft"].round(gamma, rng))
+        policy.close()
+    assert firsts == [FIRST_GAMMA, 0, 0, 0, 0]
 
 
 def test_a_draft_that_was_away_is_taken_up_when_it_comes():
