@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from coordinator.experience import Costs, Experience
 from coordinator.goodput import Acceptance, goodput, prospects
 from coordinator.rounds import Round
+from specdec.parameters import SamplingParams, Verification
 
 BETTER = 1.03  # times the present rate that another gamma must promise before it is taken up
 ROUNDS_BETWEEN = 4  # rounds that a choice stands at least
@@ -129,6 +130,20 @@ def policy_of(gamma: int | None, experience: Experience, fleet: Acceptance) -> P
         fleet: see ``Policy``.
     """
     return Adaptive(experience, fleet) if gamma is None else Fixed(experience, fleet, gamma)
+
+
+def may_share(params: SamplingParams, verification: Verification, *, fresh_seed: bool) -> bool:
+    """Tell whether what other answers have seen may choose gamma for this one, and the other way round.
+
+    With TOKEN and BLOCK another answer of the same seed has the same draws, so its outcomes would tell of the coming
+    ones. Greedy and COUPLED answers are the same whatever gamma is, and what COUPLED draws is none of TOKEN's.
+
+    Args:
+        params: of the answer.
+        verification: of its proposals.
+        fresh_seed: its seed was drawn for this answer alone.
+    """
+    return fresh_seed or params.greedy or verification is Verification.COUPLED
 
 
 def _candidate(rates: list[float], usual: int, turn: int) -> int:

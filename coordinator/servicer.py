@@ -13,7 +13,7 @@ from coordinator.answer import Answer
 from coordinator.doors import Doors
 from coordinator.experience import Experience
 from coordinator.fleet import Fleet
-from coordinator.gamma import Policy, policy_of
+from coordinator.gamma import Policy, may_share, policy_of
 from coordinator.generation import Generation, Parties
 from coordinator.goodput import Acceptance
 from coordinator.metrics import Measurement, Metrics
@@ -142,8 +142,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         await asyncio.gather(*self._releasing)
 
     def _policy(self, request: generation_pb2.GenerateRequest, session: Session) -> Policy:
-        """Return the policy of an answer. What is learnt is shared where the seed was drawn for this answer alone."""
-        shared = session.fence.counter == 1 and not request.sampling_params.HasField("seed")
+        """Return the policy of an answer, which learns together with others if it may."""
+        fresh_seed = session.fence.counter == 1 and not request.sampling_params.HasField("seed")
+        shared = may_share(session.params, session.speculation.verification, fresh_seed=fresh_seed)
         fleet = self._experience.acceptance if shared else Acceptance()
         return policy_of(session.speculation.gamma, self._experience, fleet)
 

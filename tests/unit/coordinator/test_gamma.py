@@ -7,9 +7,10 @@ from functools import cache
 import pytest
 
 from coordinator.experience import TRIAL_SHARE, Experience
-from coordinator.gamma import FIRST_GAMMA, Adaptive, Fixed, policy_of, within_answer, within_draft
+from coordinator.gamma import FIRST_GAMMA, Adaptive, Fixed, may_share, policy_of, within_answer, within_draft
 from coordinator.goodput import Acceptance, Durations, prospects
 from coordinator.rounds import Drafted, Fallback, Round, Verdict
+from specdec.parameters import SamplingParams, Verification
 
 MAX_GAMMA = 16
 RATES = (0, 2, 4, 8, 12)
@@ -214,6 +215,15 @@ def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
         policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), random.Random(1)))
     assert not experience.acceptance.positions
     assert experience.costs.verify.means
+
+
+@pytest.mark.parametrize("verification", Verification)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("fresh_seed", [True, False])
+def test_answers_that_may_have_the_draws_of_others_learn_alone(verification, temperature, fresh_seed):
+    alone = temperature and not fresh_seed and verification is not Verification.COUPLED
+    params = SamplingParams(temperature=temperature)
+    assert may_share(params, verification, fresh_seed=fresh_seed) is not bool(alone)
 
 
 def test_a_fixed_gamma_stays():
