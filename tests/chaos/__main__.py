@@ -25,7 +25,10 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     plan = short_plan(seed) if options.short else full_plan(seed)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    result = uvloop.run(run(plan, seed, folder))
+    result = uvloop.run(
+        run(plan, seed, folder, lambda number: print(f"\rfault {number} of {len(plan)}", end="", flush=True))
+    )
+    print()
     show(result, seed, Console(width=120))
     if result.violations:
         print(f"logs: {folder}")

@@ -27,7 +27,8 @@ def violations(history: History) -> list[str]:
         found += _of_text(request, history)
     found += _of_positions(history, lost)
     for (session_id, turn), requests in history.turns().items():
-        found += _of_turn(f"answer {turn} of {session_id}", requests, history.stored.get(session_id), lost)
+        if session_id not in lost:
+            found += _of_turn(f"answer {turn} of {session_id}", requests, history.stored.get(session_id))
     return found
 
 
@@ -71,11 +72,15 @@ def _of_text(request: Request, history: History) -> Iterator[str]:
 def _of_positions(history: History, lost: set[str]) -> Iterator[str]:
     """Compare what is stored, what passed and what clients have.
 
-    What passed of a lost session counts only if its client got it: before that, the client may have it made anew.
+    What passed of a lost session counts only if its client got it: before that, the client may have it made anew. What
+    may differ each time is made anew, too, where a client asks for an answer again from its beginning.
     """
+    repeatable = {ask for ask, _ in history.expected}
     seen: dict[tuple[str, int], int] = {}
     observed = [(session_id, 0, stored.token_ids) for session_id, stored in history.stored.items()]
-    observed += [(each.session_id, each.prompt_length, tuple(each.tokens)) for each in history.requests]
+    for each in history.requests:
+        if each.session_id not in lost or each.ask in repeatable:
+            observed.append((each.session_id, each.prompt_length, tuple(each.tokens)))
     for stream in history.streams:
         if stream.session_id not in lost:
             observed += [(stream.session_id, stream.prompt_length + index, tokens) for index, tokens in stream.shown]
@@ -86,16 +91,17 @@ def _of_positions(history: History, lost: set[str]) -> Iterator[str]:
                 yield f"{session_id} has {held} and {token} at position {position}"
 
 
-def _of_turn(name: str, requests: list[Request], stored: Stored | None, lost: set[str]) -> Iterator[str]:
-    last, session_id = requests[-1], requests[-1].session_id
-    if last.outcome != OK and session_id not in lost:
+def _of_turn(name: str, requests: list[Request], stored: Stored | None) -> Iterator[str]:
+    """Check an answer of a session that Redis has not lost."""
+    last = requests[-1]
+    if last.outcome != OK:
         yield f"{name} was never had to its end: {last.outcome} {last.reason}"
     shown = max(requests, key=lambda each: len(each.tokens))
     if stored is None:
-        if shown.tokens and session_id not in lost:
+        if shown.tokens:
             yield f"{name} was shown and is not stored"
         return
     if stored.prompt_length == last.prompt_length and not stored.text.startswith(shown.text):
         yield f"{name} was shown otherwise than it is stored"
-    if len(stored.token_ids) < last.prompt_length + len(shown.tokens) and session_id not in lost:
+    if len(stored.token_ids) < last.prompt_length + len(shown.tokens):
         yield f"{name} was shown further than it is stored"

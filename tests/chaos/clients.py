@@ -141,6 +141,12 @@ class Client:
             if record.outcome != "UNAVAILABLE" and wanted is resume:
                 return False  # gone: whether it may be is for the checker
             shown = shown or bool(record.tokens)
+            if (
+                record.outcome == "ABORTED"
+                and not shown
+                and not _begun(coordinators, request.session_id, prompt_length)
+            ):
+                return False
             wanted = resume if shown or record.outcome == "ABORTED" else request
         return False
 
@@ -157,6 +163,15 @@ class Client:
             record.outcome, record.reason = failure.code, failure.reason
         record.ended, record.resumptions = time.monotonic(), self._waits
         self._history.requests.append(record)
+
+
+def _begun(coordinators: Coordinators, session_id: str, prompt_length: int) -> bool:
+    """Tell whether the latest answer of a session is the one that follows so many tokens."""
+    try:
+        session = coordinators.session(session_id)
+    except RequestFailed:  # taking the answer up will tell
+        return True
+    return session is not None and session.prompt_length == prompt_length
 
 
 def undisturbed(addresses: list[str]) -> dict[tuple[str, int], Answer]:

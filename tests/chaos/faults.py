@@ -16,6 +16,9 @@ IDLE_SECONDS = 60.0
 POLL_SECONDS = 0.01
 # For an answer that shall be lost: it may be that none comes.
 ANSWER_SECONDS = 1.0
+# As much as appendfsync everysec may lose.
+OLDER_SECONDS = 1.0
+LOSSES = (Kind.FORGET, Kind.OLDER)
 PAST_LEASE_SECONDS = LEASE_SECONDS + 0.5
 
 
@@ -44,7 +47,7 @@ class Faults:
         else:
             self.end_rolling()
             await self._at(fault, _ACTS[fault.kind](self._world, fault))
-            if fault.kind in (Kind.KILL, Kind.FORGET):
+            if fault.kind in (Kind.KILL, *LOSSES):
                 await self._world.end(fault.victim, Signals.SIGKILL)
                 await self._revive(fault)
         self.done.append(fault)
@@ -81,9 +84,12 @@ class Faults:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _revive(self, fault: Fault) -> None:
-        if fault.kind is Kind.FORGET:
-            await self._world.forget()
+        if fault.kind in LOSSES:
             self._world.history.losses.append(time.monotonic())
+        if fault.kind is Kind.FORGET:
+            await self._world.start_redis_empty()
+        elif fault.kind is Kind.OLDER:
+            await self._world.start_redis_older()
         else:
             await self._world.start(fault.victim)
 
@@ -124,6 +130,20 @@ def _kill(world: World, fault: Fault) -> Act:
         call.answers.clear()
         await call.deliver()
         await asyncio.sleep(fault.milliseconds / 1000)
+        world.kill_now(fault.victim)
+
+    return act
+
+
+def _kill_later(world: World, fault: Fault) -> Act:
+    """Keep the file of this moment and kill a little later: what is committed meanwhile will be lost."""
+
+    async def act(call: Underway) -> None:
+        call.answers.clear()
+        await call.deliver()
+        world.keep_redis_file()
+        call.answers.set()
+        await asyncio.sleep(OLDER_SECONDS)
         world.kill_now(fault.victim)
 
     return act
@@ -189,6 +209,7 @@ def _repeat(world: World, fault: Fault) -> Act:
 _ACTS = {
     Kind.KILL: _kill,
     Kind.FORGET: _kill,
+    Kind.OLDER: _kill_later,
     Kind.PAUSE: _pause,
     Kind.DELAY: _delay,
     Kind.CUT: _cut,

@@ -36,6 +36,7 @@ class Kind(StrEnum):
     CUT_ANSWER = "connection cut, answer lost"
     REPEAT = "call repeated"
     FORGET = "SIGKILL, start without the file"
+    OLDER = "SIGKILL, start with a file of before"
     RESTART = "SIGTERM, start"
 
 
@@ -74,7 +75,7 @@ def full_plan(seed: int) -> list[Fault]:
     random = Random(seed)
     kills = [_kill(random, *each) for each in product(PROCESSES, Phase)]
     early = [*kills, *(_kill(random, *each) for each in product(PROCESSES, Phase)), *_wire(random), *_pauses()]
-    early += [Fault(Kind.FORGET, "redis", phase) for phase in Phase]
+    early += [Fault(kind, "redis", phase) for kind, phase in product((Kind.FORGET, Kind.OLDER), Phase)]
     middle = [_kill(random, *each) for each in product(PROCESSES, Phase)]
     late = [*_wire(random), *_pauses(), *(_kill(random, "redis", phase) for phase in Phase)]
     parts = [_shuffled(random, part) for part in (early, middle, late)]
@@ -87,7 +88,7 @@ def short_plan(seed: int) -> list[Fault]:
     phases = _shuffled(random, Phase)
     victims = [random.choice(COORDINATORS), random.choice(DRAFTS), random.choice(TARGETS), "redis", TARGETS[0]]
     early = [_kill(random, victim, phase) for victim, phase in zip(victims, phases, strict=True)]
-    early.append(Fault(Kind.FORGET, "redis", random.choice(CALLS)))
+    early += [Fault(kind, "redis", random.choice(CALLS)) for kind in (Kind.FORGET, Kind.OLDER)]
     wire = {fault.kind: fault for fault in _shuffled(random, _wire(random)) if fault.milliseconds < 1000}
     late = [*wire.values(), random.choice(list(_pauses()))]
     rolling = [Fault(Kind.RESTART, victim, Phase.STREAMING) for victim in (COORDINATORS[0], *DRAFTS, *TARGETS)]

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class Result:
     seconds: float
 
 
-async def run(plan: Sequence[Fault], seed: int, folder: Path) -> Result:
-    """Do a plan; the services log into a folder."""
+async def run(plan: Sequence[Fault], seed: int, folder: Path, tell: Callable[[int], None] = lambda _: None) -> Result:
+    """Do a plan; the services log into a folder, and ``tell`` hears the number of each fault."""
     async with world(folder) as made:
         history, gate = made.history, Gate()
         addresses = [f"127.0.0.1:{made.fronts[name].link.port}" for name in COORDINATORS]
@@ -58,7 +58,8 @@ async def run(plan: Sequence[Fault], seed: int, folder: Path) -> Result:
                 thread.start()
             before = await _warm(made, gate, faults)
             started = time.monotonic()
-            for fault in plan:
+            for number, fault in enumerate(plan, 1):
+                tell(number)
                 await faults.do(fault)
             faults.end_rolling()
             seconds = time.monotonic() - started

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -48,6 +49,7 @@ class World:
         self.services: dict[str, ServiceProcess] = {}
         self.fronts: dict[str, CallProxy] = {}
         self._folder = folder
+        self._kept = folder / "kept"
         self._recorder = Recorder(self.history)
         self._proxies: dict[str, list[CallProxy]] = {}
         self._redis_links: list[Link] = []
@@ -108,10 +110,20 @@ class World:
         for proxy in self._proxies[name]:
             await proxy.lead_to(self.services[name].port)
 
-    async def forget(self) -> None:
+    async def start_redis_empty(self) -> None:
         """Start Redis without its file."""
         await asyncio.to_thread(self.redis.restart_empty)
         self._ask_redis()
+
+    def keep_redis_file(self) -> None:
+        """Copy what Redis has written so far."""
+        shutil.copytree(self.redis.folder, self._kept, dirs_exist_ok=True)
+
+    async def start_redis_older(self) -> None:
+        """Start Redis with what was kept."""
+        shutil.rmtree(self.redis.folder)
+        shutil.move(self._kept, self.redis.folder)
+        await self.start("redis")
 
     def kill_now(self, name: str) -> None:
         """Send SIGKILL and wait for nothing."""
