@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from specdec.errors import NotReady, SpecdecError
+from specdec.errors import InvalidParameter, NotReady, SpecdecError
 from specdec.serving import names
 from specdec.serving.call_spans import SERVER_FAULTS, finish_server, server_span
 from specdec.serving.status import to_status
@@ -64,21 +65,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Any) -> Any:
             carrier = _carrier(details.invocation_metadata)
             _name_session(request)
-            return await self._serve(path, carrier, context, handler.unary_unary(request, context))
+            return await self._serve(path, carrier, context, _answer(handler.unary_unary, request, context))
 
         # Written, not yielded: a coroutine gets the cancellation itself, a generator would be left suspended.
         async def stream(request: Any, context: Any) -> None:
             carrier = _carrier(details.invocation_metadata)
             _name_session(request)
-            await self._serve(path, carrier, context, _write_all(context, handler.unary_stream(request, context)))
+            await self._serve(path, carrier, context, _write_all(handler.unary_stream, request, context))
 
         async def sequence(_: Any, context: Any) -> None:
             while (request := await self._next_request(context)) is not grpc.aio.EOF:
                 _name_session(request)
-                work = _write_one(context, handler.stream_stream(request, context))
-                await self._serve(path, request.trace_context, context, work)
+                carrier = getattr(request, "trace_context", {})
+                await self._serve(path, carrier, context, _write_one(handler.stream_stream, request, context))
 
-        codec = (handler.request_deserializer, handler.response_serializer)
+        codec = (_readable_or_error(handler.request_deserializer), handler.response_serializer)
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(sequence, *codec)
         if handler.response_streaming:
@@ -135,14 +136,34 @@ class _CallerGone(Exception):
     """A message could not be sent; grpc.aio may notice so before it cancels the call's task."""
 
 
-async def _write_all(context: Any, responses: AsyncGenerator[Any, None]) -> None:
-    async with aclosing(responses):
+def _readable_or_error(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Let bytes that are no message be read as the error to answer; grpc.aio would answer UNKNOWN, with a traceback."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return InvalidParameter("the request is not a message of the type that this method takes")
+
+    return read
+
+
+async def _answer(method: Callable[[Any, Any], Awaitable[Response]], request: Any, context: Any) -> Response:
+    if isinstance(request, InvalidParameter):
+        raise request
+    return await method(request, context)
+
+
+async def _write_all(method: Callable[[Any, Any], AsyncGenerator[Any, None]], request: Any, context: Any) -> None:
+    if isinstance(request, InvalidParameter):
+        raise request
+    async with aclosing(method(request, context)) as responses:
         async for response in responses:
             await _write(context, response)
 
 
-async def _write_one(context: Any, answering: Awaitable[Any]) -> None:
-    await _write(context, await answering)
+async def _write_one(method: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any) -> None:
+    await _write(context, await _answer(method, request, context))
 
 
 async def _write(context: Any, response: Any) -> None:

@@ -1,0 +1,186 @@
+"""Whoever sends anything to any method is told what is wrong with it, and costs nobody else anything."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import psutil
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from coordinator.session import SessionState
+from specdec.parameters import SamplingParams
+from specdec.prefix import PrefixDigest
+from specdec.serving.server import CHANNEL_OPTIONS
+from specdec.v1 import common_pb2, draft_pb2, generation_pb2, target_pb2
+from specdec.wire import params_to_message
+from tests.hostile_calls import METHODS
+from tests.hostile_messages import SECRET, payloads
+from tests.in_process import serving_draft, serving_target
+from tests.integration.whole_path import BLOCK, COUPLED, TOKEN, whole_path
+
+AT_ONCE = 20
+PATIENCE_SECONDS = 60
+TARGET, DRAFT = "synthetic:vocabulary=300,context=24", "synthetic:vocabulary=300,context=20,agreement=0.7"
+GOOD = {"prompt": "tea", "sampling_params": {"temperature": 0.0, "max_new_tokens": 8}}
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+params = params_to_message(SamplingParams(temperature=0.7, seed=3, logprobs=2, logit_bias={4: 1.0}, stop=("x",)))
+fence = common_pb2.Fence(counter=2, owner="ab" * 16)
+prefix = common_pb2.CommittedPrefix(
+    session_id="a", fence=fence, prefix_digest=PrefixDigest().digest(), tokens=[1, 2, 3], prompt_length=2
+)
+certain = [common_pb2.SparseDistribution(token_ids=[token], probabilities=[1.0]) for token in (5, 6)]
+asked = generation_pb2.SpeculationParams(gamma=2, verification=COUPLED)
+short = common_pb2.SamplingParams(max_new_tokens=3, seed=1)
+
+GOOD_REQUESTS = {
+    "Generate": [
+        generation_pb2.GenerateRequest(prompt=SECRET, sampling_params=params, speculation=asked),
+        generation_pb2.GenerateRequest(session_id="a", token_ids=[7, 8], sampling_params=short, speculation=asked),
+        generation_pb2.GenerateRequest(session_id="b", prompt=SECRET, sampling_params=short, expected_length=0),
+        generation_pb2.GenerateRequest(messages=[generation_pb2.ChatMessage(role="user", content=SECRET)]),
+        generation_pb2.GenerateRequest(session_id="a", resume_from=0),
+    ],
+    "GetSession": [generation_pb2.GetSessionRequest(session_id=name) for name in ("a", "unknown")],
+    "DeleteSession": [generation_pb2.DeleteSessionRequest(session_id=name) for name in ("a", "unknown")],
+    "GetModelInfo": [common_pb2.GetModelInfoRequest()],
+    "Release": [common_pb2.ReleaseRequest(session_id="a", fence=fence, keep_length=2)],
+    "Propose": [
+        draft_pb2.ProposeRequest(prefix=prefix, sampling_params=params, gamma=3, verification=way)
+        for way in (TOKEN, COUPLED)
+    ],
+    "Verify": [
+        target_pb2.VerifyRequest(
+            prefix=prefix,
+            sampling_params=params,
+            verification=way,
+            proposal={"draft_tokens": [5, 6], "draft_distributions": [] if way == COUPLED else certain},
+        )
+        for way in (TOKEN, BLOCK, COUPLED)
+    ],
+}
+
+
+class Payloads(list):
+    def __repr__(self):
+        return f"{len(self)} payloads"  # to write them all down takes minutes
+
+
+@st.composite
+def payload_lists(draw, name):
+    good = GOOD_REQUESTS[name.rpartition("/")[2].removesuffix("Stream")]
+    return Payloads(draw(st.lists(payloads(good), min_size=AT_ONCE, max_size=AT_ONCE)))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def path(redis_server):
+    # Nobody but the coordinator gives its sessions up, so what others leave in the caches makes room at once.
+    async with (
+        serving_target(TARGET, session_idle_seconds=0) as target,
+        serving_draft(DRAFT, session_idle_seconds=0) as draft,
+        whole_path(redis_server.url, target, draft, peer_wait_seconds=PATIENCE_SECONDS) as path,
+    ):
+        await path.answers([GOOD] * 2 * AT_ONCE)  # so that its connections to Redis are there
+        yield path
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def undisturbed(path):
+    """Answer a good request before and after, and find nothing left of what came between."""
+    before = await path.answer(**GOOD)
+    level, files = await levels(path), psutil.Process().num_fds()
+    yield
+    after = await path.answer(**GOOD)
+    assert (after.tokens, after.text) == (before.tokens, before.text)
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while (now := await levels(path)) != level:
+        assert asyncio.get_running_loop().time() < deadline, f"{now} is not {level}"
+        await asyncio.sleep(0.01)
+    assert psutil.Process().num_fds() < files + AT_ONCE / 2  # of more calls than that
+    for server in (path.target, path.draft):
+        caches = server.servicer.engine._batching.caches
+        assert caches.room == sum(session.room for session in caches)
+        assert not [session for session in caches if session.running]
+
+
+async def levels(path):
+    """Return what a call takes for as long as it runs."""
+    servers = path.coordinator.server, path.target.server, path.draft.server
+    await asyncio.gather(*(server._calls.idle.wait() for server in servers))
+    await path.caches_released()
+    engines = path.target.servicer.engine, path.draft.servicer.engine
+    store, clients = path.coordinator.servicer._store, path.coordinator.servicer._doors._limits._clients
+    states = [await store._redis.hget(key, "state") async for key in store._redis.scan_iter("specdec:*:meta", 1000)]
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "calls in engines": [(engine.queue_length, engine.state.running, len(engine._open)) for engine in engines],
+        "running sessions": states.count(SessionState.RUNNING.name.encode()),
+        "answers counted": sum(
+            len(each.running) for each in path.coordinator.servicer._doors._limits._clients.values()
+        ),
+        "answers": len(path.coordinator.servicer._generating),
+    }
+
+
+@asynccontextmanager
+async def channel_to(path, name):
+    server = {"GenerationService": path.coordinator, "DraftService": path.draft, "TargetService": path.target}
+    port = server[name.partition("/")[0]].server.port
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel:
+        yield channel
+
+
+async def bombard(path, name, payloads):
+    """Send all of them at once, so that an engine has them in one batch; fail for the first wrong answer."""
+    async with channel_to(path, name) as channel:
+        sent = (METHODS[name].outcome(channel, payload) for payload in payloads)
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def hostile(examples):
+    """Draw so many lists of payloads for a method, and send each list at once."""
+
+    def decorate(test):
+        @pytest.mark.usefixtures("undisturbed")
+        @pytest.mark.parametrize("name", METHODS)
+        @settings(
+            max_examples=examples,
+            phases=[Phase.generate],  # what fails is said of the one payload; to look for a smaller one takes minutes
+            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        )
+        @given(data=st.data())
+        async def send(path, name, data):
+            await test(path, name, data.draw(payload_lists(name)))
+
+        return send
+
+    return decorate
+
+
+@hostile(examples=5)
+async def test_what_is_sent_is_served_or_refused_by_name(path, name, payloads):
+    await bombard(path, name, payloads)
+
+
+@pytest.mark.long
+@hostile(examples=50)
+async def test_thousands_are(path, name, payloads):
+    await bombard(path, name, payloads)
+
+
+@pytest.mark.parametrize("name", METHODS)
+async def test_bytes_that_are_no_message_are_refused_as_such(path, name):
+    async with channel_to(path, name) as channel:
+        for payload in (b"\xff", b"\x0a\x7fshort", b"\xc3\x3e" * 200):
+            with pytest.raises(
+                grpc.aio.AioRpcError, match="not a message of the type that this method takes"
+            ) as caught:
+                await METHODS[name].send(channel, payload)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
