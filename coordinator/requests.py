@@ -4,12 +4,16 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from coordinator.session import Session, Speculation
 from coordinator.tokenizer import Tokenizer
 from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch, SpecdecError
 from specdec.parameters import SamplingParams
 from specdec.v1 import common_pb2, generation_pb2
 from specdec.wire import check_session_id, verification_from_message
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _INPUTS = ("prompt", "token_ids", "messages")
 _MULTIPLE = ("logit_bias", "stop", "stop_token_ids")  # fields without presence: empty means unset
@@ -52,9 +56,6 @@ def check_request(request: generation_pb2.GenerateRequest) -> str:
             f"exactly one of prompt, token_ids and messages is needed, not {' and '.join(given) or 'none'}",
             field=given[1] if given else "prompt",
         )
-    for index, message in enumerate(request.messages):
-        if not message.role:
-            raise InvalidParameter("a message needs a role", field=f"messages[{index}].role")
     return given[0]
 
 
@@ -96,8 +97,8 @@ def encode_input(request: generation_pb2.GenerateRequest, served: Served, commit
     """Return the token ids of the input, to follow the committed ones.
 
     Raises:
-        InvalidParameter: it is empty, names a token that is not there, or leaves no room for an answer.
-        SpecdecError: the tokenizer or the chat template broke on it.
+        InvalidParameter: it is empty, names a token that is not there, leaves no room for an answer, or is nothing that
+            the tokenizer or the chat template can take.
     """
     field = check_request(request)
     _check_size(request, field, served)
@@ -106,7 +107,8 @@ def encode_input(request: generation_pb2.GenerateRequest, served: Served, commit
     except SpecdecError:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a library says of a text may quote it, and would be logged
-        raise SpecdecError(f"{field} could not be encoded: {type(error).__name__}") from None
+        logger.warning("input not encoded", field=field, why=type(error).__name__)
+        raise InvalidParameter(f"{field} cannot be encoded", field=field) from None
     if not tokens:
         raise InvalidParameter(f"{field} is empty", field=field)
     size, context = served.model.vocabulary_size, served.model.context_length
@@ -161,8 +163,10 @@ def _set_fields(params: common_pb2.SamplingParams) -> dict[str, Any]:
 def _check_size(request: generation_pb2.GenerateRequest, field: str, served: Served) -> None:
     """Refuse what cannot fit without the work of encoding it: no token stands for more bytes than the longest."""
     context = served.model.context_length
-    text = [request.prompt] if field == "prompt" else [message.content for message in request.messages]
-    least = max(len(request.token_ids), len(request.messages), sum(map(len, text)) // served.tokenizer.longest_token)
+    least = max(len(request.token_ids), len(request.messages))
+    if least <= context:  # the messages are so few that they can be looked at one by one
+        texts = [request.prompt, *(text for message in request.messages for text in (message.role, message.content))]
+        least = sum(map(len, texts)) // served.tokenizer.longest_token
     if least > context:
         raise InvalidParameter(f"{field} is longer than a context of {context} tokens can hold", field=field)
 
@@ -173,6 +177,9 @@ def _encode(
     if field == "token_ids":
         return list(request.token_ids)
     if field == "messages":
+        for index, message in enumerate(request.messages):
+            if not message.role:
+                raise InvalidParameter("a message needs a role", field=f"messages[{index}].role")
         messages = [{"role": message.role, "content": message.content} for message in request.messages]
         return tokenizer.encode_chat(messages, committed)
     return tokenizer.encode(request.prompt, begin=not committed)

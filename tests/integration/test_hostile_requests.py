@@ -119,9 +119,7 @@ async def levels(path):
         "tasks": len(asyncio.all_tasks()),
         "calls in engines": [(engine.queue_length, engine.state.running, len(engine._open)) for engine in engines],
         "running sessions": states.count(SessionState.RUNNING.name.encode()),
-        "answers counted": sum(
-            len(each.running) for each in path.coordinator.servicer._doors._limits._clients.values()
-        ),
+        "answers counted": sum(len(each.running) for each in clients.values()),
         "answers": len(path.coordinator.servicer._generating),
     }
 

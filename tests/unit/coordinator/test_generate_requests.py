@@ -56,7 +56,6 @@ CHAT = [generation_pb2.ChatMessage(role="user", content="hi")]
         ({"prompt": ""}, "prompt"),
         ({"prompt": "a", "token_ids": [1]}, "token_ids"),
         ({"prompt": "a", "messages": CHAT}, "messages"),
-        ({"messages": [generation_pb2.ChatMessage(content="hi")]}, "messages[0].role"),
         ({"prompt": "a", "session_id": "a b"}, "session_id"),
         ({"prompt": "a", "session_id": "a" * 129}, "session_id"),
         ({"resume_from": 0}, "session_id"),
@@ -141,6 +140,24 @@ def test_a_token_outside_the_vocabulary_is_refused():
     assert caught.value.field == "token_ids"
 
 
+def test_a_message_without_a_role_is_refused():
+    nameless = [*CHAT, generation_pb2.ChatMessage(content="hi")]
+    with pytest.raises(InvalidParameter) as caught:
+        encode_input(request(messages=nameless), served(), [])
+    assert caught.value.field == "messages[1].role"
+
+
+def test_what_breaks_the_tokenizer_is_refused_without_a_word_of_it(monkeypatch):
+    def broken(*_, **__):
+        raise TypeError("'secret' cannot be read")
+
+    against = served()
+    monkeypatch.setattr(against.tokenizer, "encode", broken)
+    with pytest.raises(InvalidParameter, match=r"^prompt cannot be encoded$") as caught:
+        encode_input(request(prompt="secret"), against, [])
+    assert caught.value.field == "prompt"
+
+
 def test_the_expected_length_is_the_committed_one():
     check_session(request(expected_length=5), session(), served())
     check_session(request(expected_length=0), None, served())
@@ -167,6 +184,7 @@ def test_a_client_cannot_have_more_than_was_committed():
         {"token_ids": [1] * 17},
         {"messages": [generation_pb2.ChatMessage(role="user", content="a" * 9)] * 2},
         {"messages": [generation_pb2.ChatMessage(role="user")] * 17},
+        {"messages": [generation_pb2.ChatMessage(role="r" * 17)]},
     ],
 )
 def test_what_can_never_fit_is_refused_without_being_encoded(fields, monkeypatch):
