@@ -42,6 +42,7 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
     async def Propose(self, request: draft_pb2.ProposeRequest, context: Any) -> draft_pb2.ProposeResponse:  # noqa: N802, ARG002
         """Draw up to gamma tokens that follow the committed ones."""
         self.check_gamma(request.gamma, "gamma")
+        self.check_length(request.prefix)
         draft = self._drafts.make(
             prefix=prefix_from_message(request.prefix),
             params=params_from_message(request.sampling_params),

@@ -30,6 +30,7 @@ class TargetServicer(ModelServicer, target_pb2_grpc.TargetServiceServicer):
     async def Verify(self, request: target_pb2.VerifyRequest, context: Any) -> target_pb2.VerifyResponse:  # noqa: N802, ARG002
         """Decide how many draft tokens stand and draw the one token the target adds."""
         self.check_gamma(len(request.proposal.draft_tokens), "proposal.draft_tokens")
+        self.check_length(request.prefix)
         verification = verification_from_message(request.verification)
         call = Verify(
             prefix=prefix_from_message(request.prefix),

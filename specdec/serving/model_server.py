@@ -118,6 +118,12 @@ class ModelServicer:
         if gamma > self.settings.max_gamma:
             raise InvalidParameter(f"{field} must be at most {self.settings.max_gamma}", field=field)
 
+    def check_length(self, prefix: common_pb2.CommittedPrefix) -> None:
+        """Refuse more committed tokens than the model's context, before the work of reading them."""
+        length, context = prefix.start + len(prefix.tokens), self.model.context_length
+        if length > context:
+            raise InvalidParameter(f"{length} tokens do not fit a context of 1 to {context}", field="prefix.tokens")
+
     async def Release(self, request: Any, context: Any) -> common_pb2.ReleaseResponse:  # noqa: N802, ARG002
         """Give a session's cache up."""
         session_id = check_session_id(request.session_id)
