@@ -11,7 +11,7 @@ from tests.chaos.underway import GONE, Act, Spot, Underway
 from tests.chaos.world import LEASE_SECONDS, World
 
 # For a call of the phase to come by, and for what is done with it.
-AMBUSH_SECONDS = 30.0
+AMBUSH_SECONDS = 60.0
 IDLE_SECONDS = 60.0
 POLL_SECONDS = 0.01
 # For an answer that shall be lost: it may be that none comes.
@@ -40,8 +40,10 @@ class Faults:
         """Do one fault; everything runs again when this returns.
 
         Raises:
-            RuntimeError: its moment did not come.
+            RuntimeError: its moment did not come, or a process ended that nobody has ended.
         """
+        for service in self._world.services.values():
+            service.check()
         if fault.kind is Kind.RESTART:
             await self._restart(fault.victim)
         else:

@@ -49,7 +49,6 @@ class ServiceProcess:
         name: coordinator, draft or target, with a number.
         port: of the running life.
         metrics_port: of the running life.
-        starts: lives so far.
     """
 
     def __init__(self, folder: Path, name: str, flags: dict[str, object]) -> None:
@@ -57,11 +56,11 @@ class ServiceProcess:
         self.name = name
         self.port = 0
         self.metrics_port = 0
-        self.starts = 0
         self._log = folder / f"{name}.log"
         self._module = MODULES[name.partition("-")[0]]
         self._flags = flags
         self._process: multiprocessing.process.BaseProcess | None = None
+        self._killed = False
 
     @property
     def pid(self) -> int:
@@ -81,7 +80,7 @@ class ServiceProcess:
         start = self._log.stat().st_size if self._log.exists() else 0
         self._process = _FORKS.Process(target=_run, args=(self._module, arguments, self._log))
         self._process.start()
-        self.starts += 1
+        self._killed = False
         deadline = time.monotonic() + START_SECONDS
         while (event := self._serving(start)) is None:
             if not self._process.is_alive() or time.monotonic() > deadline:
@@ -90,8 +89,19 @@ class ServiceProcess:
         self.port, self.metrics_port = int(event["port"]), int(event["metrics_port"])
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
+        """Send it a signal; SIGKILL once."""
+        if not self._killed:
+            self._killed = number is signal.SIGKILL
+            os.kill(self.pid, number)
+
+    def check(self) -> None:
+        """Check that it runs.
+
+        Raises:
+            RuntimeError: it has ended by itself.
+        """
+        if self._process is None or not self._process.is_alive():
+            raise RuntimeError(f"{self.name} has ended by itself; see {self._log}")
 
     def end(self, number: signal.Signals) -> int:
         """End it by a signal and return its exit status, negative when it was killed."""
