@@ -18,6 +18,7 @@ MODELS = --pair "$(PAIR)" $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--d
 BENCH := pair
 BENCH_MODELS = $(if $(filter file,$(origin PAIR)),,--pair "$(PAIR)") $(if $(TARGET),--target "$(TARGET)") $(if $(DRAFT),--draft "$(DRAFT)")
 BENCH_FLAGS :=
+FUZZ_SECONDS := 30
 PROMPT :=
 export PROMPT
 # One thread a process: the tests run several at once.
@@ -65,6 +66,12 @@ chaos: setup ## more than 200 faults under load (CHAOS_FLAGS="--seed N")
 
 bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
+
+fuzz: setup ## let atheris look for bytes that break the codec or the text path (FUZZ_SECONDS=30 each)
+	$(PIP_INSTALL) --only-binary :all: --require-hashes -r requirements/fuzz.txt
+	@mkdir -p .run
+	set -e; for target in codec text_path; do \
+		$(TEST_ENVIRONMENT) $(BIN)/python -m tests.fuzz.$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=.run/; done
 
 report: setup ## render all recorded results as one page, .run/report.html
 	@$(BIN)/python -m benchmarks.report
