@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 60
 TARGET, DRAFT = "synthetic:vocabulary=300,context=24", "synthetic:vocabulary=300,context=20,agreement=0.7"
 GOOD = {"prompt": "tea", "sampling_params": {"temperature": 0.0, "max_new_tokens": 8}}
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
 params = params_to_message(SamplingParams(temperature=0.7, seed=3, logprobs=2, logit_bias={4: 1.0}, stop=("x",)))
 fence = common_pb2.Fence(counter=2, owner="ab" * 16)

@@ -82,6 +82,7 @@ def test_docstrings_and_names_of_choices_are_no_calls():
 
 
 def test_lock_names_no_registry():
-    text = "".join((ROOT / "requirements" / name).read_text() for name in ("lock.txt", "torch.txt", "files.txt"))
+    files = ("lock.txt", "torch.txt", "files.txt", "fuzz.txt")
+    text = "".join((ROOT / "requirements" / name).read_text() for name in files)
     assert "torch==" in text
     assert not [word for word in ("://", "--index", "--extra-index", "--find-links", "nvidia") if word in text]
