@@ -15,8 +15,9 @@ import psutil
 POLL_SECONDS = 0.05
 KILL_SECONDS = 10.0
 TAIL_LINES = 25
-# The clock may be set between two readings of the moment a process was created.
-CREATED_TOLERANCE_SECONDS = 2.0
+# Two readings of when the machine was booted, in whole seconds, go into the moment of a start.
+STARTED_TOLERANCE_SECONDS = 2.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StartFailed(Exception):
@@ -29,15 +30,24 @@ class PidRecord:
 
     Attributes:
         pid: process id.
-        created: seconds since the epoch; tells the process from a later one with the same pid.
+        boot: names what the machine was booted to, empty where nothing does; with ``started`` it tells the process from
+            a later one with the same pid.
+        started: seconds after the boot. The time of day would not do: the clock may be set while the process runs.
         port: where it serves; 0 until that is known.
         metrics_port: where Prometheus finds it; 0 is nowhere.
     """
 
     pid: int
-    created: float
+    boot: str
+    started: float
     port: int = 0
     metrics_port: int = 0
+
+
+def process_record(process: psutil.Process) -> PidRecord:
+    """Return what a pid file says of a process whose ports are not known."""
+    boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
+    return PidRecord(process.pid, boot, process.create_time() - psutil.boot_time())
 
 
 class LoggedProcess:
@@ -72,7 +82,7 @@ class LoggedProcess:
                 env=os.environ | dict(environment),
                 start_new_session=True,
             )
-        self._write(PidRecord(self._child.pid, psutil.Process(self._child.pid).create_time()))
+        self._write(process_record(psutil.Process(self._child.pid)))
 
     def record(self) -> PidRecord | None:
         """Return what the pid file says if that very process still runs."""
@@ -168,7 +178,8 @@ class LoggedProcess:
         """Return the process of a record, unless it has ended (reaped or not) or the pid is another's by now."""
         try:
             process = psutil.Process(record.pid)
-            same = abs(process.create_time() - record.created) < CREATED_TOLERANCE_SECONDS
+            found = process_record(process)
+            same = found.boot == record.boot and abs(found.started - record.started) < STARTED_TOLERANCE_SECONDS
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None

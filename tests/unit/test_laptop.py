@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
 import redis
 
 from deploy import laptop, system
-from deploy.process import LoggedProcess, PidRecord, StartFailed, serving_event
+from deploy.process import LoggedProcess, PidRecord, StartFailed, process_record, serving_event
 from deploy.redis_server import start_redis
 
 SECONDS = 30.0
@@ -110,18 +111,37 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(process):
 
 def test_a_pid_that_is_another_process_by_now_is_left_alone(tmp_path):
     stranger = psutil.Process()
-    record = {"pid": stranger.pid, "created": stranger.create_time() - 60}
-    (tmp_path / "target.pid").write_text(json.dumps(record))
+    record = replace(process_record(stranger), started=process_record(stranger).started - 60)
+    (tmp_path / "target.pid").write_text(json.dumps(asdict(record)))
     process = LoggedProcess(tmp_path, "target")
     assert process.record() is None
     assert not process.end(SECONDS)
     assert not (tmp_path / "target.pid").exists()
 
 
+def test_a_process_is_known_and_ended_after_the_clock_was_set(process, monkeypatch):
+    run(process, SERVES)
+    record = process.record()
+    before = psutil.boot_time()  # which the kernel tells as the time of day, less the time that it has been up
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: before + 3600)
+    assert psutil.Process(record.pid).create_time() - psutil.boot_time() == pytest.approx(record.started, abs=1)
+    assert process.record() == record
+    assert process.end(SECONDS)
+    assert gone(record.pid)
+
+
+def test_a_record_of_before_a_reboot_is_of_no_process(process):
+    run(process, SERVES)
+    written = process._pid_file.read_text()
+    process._pid_file.write_text(json.dumps(json.loads(written) | {"boot": "another"}))
+    assert process.record() is None
+    process._pid_file.write_text(written)
+
+
 def test_a_pid_nobody_has_is_no_process(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    (tmp_path / "target.pid").write_text(json.dumps({"pid": child.pid, "created": 1.0}))
+    (tmp_path / "target.pid").write_text(json.dumps({"pid": child.pid, "boot": "", "started": 1.0}))
     assert LoggedProcess(tmp_path, "target").record() is None
 
 
@@ -144,7 +164,7 @@ def test_a_guard_ends_the_processes_of_a_parent_that_was_killed(tmp_path):
     guard = subprocess.Popen(
         [sys.executable, "-m", "deploy.guard", str(tmp_path), "redis", "target"], stdin=subprocess.PIPE
     )
-    assert process.record() == PidRecord(pid, process.record().created)
+    assert process.record().pid == pid
     guard.stdin.close()
     assert guard.wait(SECONDS) == 0
     assert gone(pid)
@@ -183,9 +203,11 @@ def test_redis_that_still_loads_its_file_has_not_started(tmp_path, held_port):
 def test_what_has_got_a_free_port_is_started_again_on_it(tmp_path, monkeypatch):
     commands, redis_ports = [], []
     monkeypatch.setattr(LoggedProcess, "start", lambda _, command, environment: commands.append(command))
-    monkeypatch.setattr(LoggedProcess, "wait_listening", lambda *_: PidRecord(1, 0.0, 71, 72))
+    monkeypatch.setattr(LoggedProcess, "wait_listening", lambda *_: PidRecord(1, "", 0.0, 71, 72))
     monkeypatch.setattr(LoggedProcess, "wait_until", lambda *_: None)
-    monkeypatch.setattr(system, "start_redis", lambda *where: redis_ports.append(where[-1]) or PidRecord(1, 0.0, 73))
+    monkeypatch.setattr(
+        system, "start_redis", lambda *where: redis_ports.append(where[-1]) or PidRecord(1, "", 0.0, 73)
+    )
     services = system.System(tmp_path, target="large", draft="small")
     for _ in range(2):
         services.start_service("redis")
