@@ -65,7 +65,7 @@ def verdict(gamma: int) -> str:
 
 def drawing(point: Point) -> Callable[[], object]:
     """Return what draws one draft token as the draft does after a pass."""
-    logits = _logits(_unpaced(point).draft, PREFIX.tokens, 1)
+    logits = _logits(_model(_unpaced(point).draft), PREFIX.tokens, 1)
 
     def work() -> object:
         draft = Draft(PREFIX, PARAMS, 1, Verification.BLOCK, DRAFT_LIMITS)
@@ -79,7 +79,7 @@ def drawing(point: Point) -> Callable[[], object]:
 def deciding(point: Point, gamma: int) -> Callable[[], object]:
     """Return what decides a proposal of gamma draft tokens as the target does after a pass."""
     proposal = propose(point, gamma)
-    logits = _logits(_unpaced(point).target, [*PREFIX.tokens, *proposal.draft_tokens], gamma + 1)
+    logits = _logits(_model(_unpaced(point).target), [*PREFIX.tokens, *proposal.draft_tokens], gamma + 1)
 
     def work() -> object:
         call = Verify(PREFIX, PARAMS, Verification.BLOCK, proposal, TARGET_LIMITS)
@@ -94,8 +94,9 @@ def propose(point: Point, gamma: int) -> Proposal:
     """Draft as the draft service does, without its pace."""
     draft = Draft(PREFIX, PARAMS, gamma, Verification.BLOCK, DRAFT_LIMITS)
     draft.start(list(PREFIX.tokens))
+    model = _model(_unpaced(point).draft)
     while not draft.full:
-        draw([(draft, _logits(_unpaced(point).draft, [*PREFIX.tokens, *draft.draft_tokens], 1))])
+        draw([(draft, _logits(model, [*PREFIX.tokens, *draft.draft_tokens], 1))])
     return Proposal(tuple(draft.draft_tokens), tuple(draft.draft_distributions))
 
 
@@ -103,8 +104,11 @@ def _unpaced(point: Point) -> Point:
     return Point(0, 0, point.alpha)
 
 
-def _logits(name: str, tokens: Sequence[int], rows: int) -> torch.Tensor:
-    model = SyntheticModel(name, torch.device("cpu"), torch.float32)
+def _model(name: str) -> SyntheticModel:
+    return SyntheticModel(name, torch.device("cpu"), torch.float32)
+
+
+def _logits(model: SyntheticModel, tokens: Sequence[int], rows: int) -> torch.Tensor:
     [logits] = model.forward([Segment(model.new_cache(), tokens, rows)])
     return logits
 
