@@ -16,6 +16,7 @@ from specdec.prefix import PrefixDigest
 from specdec.serving.server import CHANNEL_OPTIONS
 from specdec.v1 import common_pb2, draft_pb2, generation_pb2, target_pb2
 from specdec.wire import params_to_message
+from tests.engines import state_of
 from tests.hostile_calls import METHODS
 from tests.hostile_messages import SECRET, payloads
 from tests.in_process import serving_draft, serving_target
@@ -124,7 +125,7 @@ async def levels(path):
     states = [await store._redis.hget(key, "state") async for key in store._redis.scan_iter("specdec:*:meta", 1000)]
     return {
         "tasks": len(asyncio.all_tasks()),
-        "calls in engines": [(engine.queue_length, engine.state.running, len(engine._open)) for engine in engines],
+        "calls in engines": [((await state_of(each)).running, each.queue_length, len(each._open)) for each in engines],
         "running sessions": states.count(SessionState.RUNNING.name.encode()),
         "answers counted": sum(len(each.running) for each in clients.values()),
         "answers": len(path.coordinator.servicer._generating),

@@ -15,6 +15,7 @@ from specdec.model.kv_arena import TensorCache
 from specdec.model.loading import load_model
 from specdec.v1 import generation_pb2
 from specdec.wire import fence_from_message
+from tests.engines import state_of
 from tests.in_process import serving_draft, serving_target
 from tests.integration.whole_path import BLOCK, COUPLED, TOKEN, whole_path
 from tests.tiny_models import VOCABULARY, write_tiny_model
@@ -193,7 +194,7 @@ async def test_after_evictions_within_and_between_answers(redis_server, target, 
         requests = [request(way, 40, session_id=f"crowded-{way}", token_ids=[*PROMPT, len(way)]) for way in WAYS]
         first = await path.answers(requests)
         again = await path.answers(requests)
-        assert draft.servicer.engine.state.evictions > len(WAYS)
+        assert (await state_of(draft.servicer.engine)).evictions > len(WAYS)
         answers = [*first, *again]
         assert not [each for answer in answers for each in rejections(answer)]
         assert sum(gamma > 0 for answer in answers for gamma, _ in answer.rounds) > len(answers)
@@ -212,7 +213,7 @@ async def test_evictions_of_the_target_change_no_text(redis_server, twin, target
                     await path.answer(**asked | {"session_id": f"small-{way}"}),
                 )
                 assert (found.tokens, found.rounds) == (expected.tokens, expected.rounds)
-            assert crowded.servicer.engine.state.evictions >= len(WAYS) * (turn + 1) - 1
+            assert (await state_of(crowded.servicer.engine)).evictions >= len(WAYS) * (turn + 1) - 1
 
 
 @pytest.mark.parametrize("prompt_length", [250, 505, 760])

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from specdec.v1 import generation_pb2
+from tests.engines import at_rest, state_of
 from tests.in_process import serving_draft, serving_target
 from tests.integration.coordinator_process import coordinating
 from tests.integration.test_whole_path_draft_behind import DisturbedDraft
@@ -83,24 +84,17 @@ async def test_clients_that_leave_stop_their_work_and_nobody_else_notices(path):
         assert list(session.token_ids[10 : 10 + len(shown)]) == shown
         assert len(session.token_ids) < 200
     await path.caches_released()
-    for server in (path.target, path.draft):
-        await at_rest(server)
+    await at_rest(path.draft.servicer.engine)
+    before = await at_rest(path.target.servicer.engine)
     # Nothing runs on: a request of one token is one more pass of the target.
-    before = path.target.servicer.engine.state.passes
     await path.answer(**request(1, gamma=0, limit=1))
-    await at_rest(path.target)
-    assert path.target.servicer.engine.state.passes == before + 1
+    assert (await state_of(path.target.servicer.engine)).passes == before.passes + 1
 
 
 async def answers_ended(path):
     """Wait until no answer is generated any more and what was left has been given up."""
     if generating := path.coordinator.servicer._generating:
         await asyncio.wait(generating, timeout=30)
-
-
-async def at_rest(server):
-    engine = server.servicer.engine
-    await until(lambda: not engine.state.running and not engine.queue_length)
 
 
 async def until(condition):

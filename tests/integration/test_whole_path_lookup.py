@@ -7,6 +7,7 @@ import pytest_asyncio
 
 from draft_service.servicer import DraftServicer
 from specdec.v1 import common_pb2, generation_pb2
+from tests.engines import state_of
 from tests.in_process import serving_draft, serving_target
 from tests.integration.whole_path import BLOCK, COUPLED, SERVING, TOKEN, whole_path
 from tests.tiny_models import VOCABULARY, write_tiny_model
@@ -182,14 +183,14 @@ async def test_a_session_ends_speculating_where_the_lookup_has_no_room(redis_ser
         await path.caches_released()
         other = await path.answer(**request(limit=8, session_id="other"))  # the finished one makes room
         assert not any(other.fallbacks)
-        assert draft.servicer.engine.state.evictions == 1
+        assert (await state_of(draft.servicer.engine)).evictions == 1
 
 
 async def test_nothing_is_ever_fed_to_a_lookup(path):
-    state = path.draft.servicer.engine.state
+    before = await state_of(path.draft.servicer.engine)
     alone = path.draft.servicer.settings.model == "lookup:"
     await path.answer(**request(limit=12))
-    assert (path.draft.servicer.engine.state.passes == state.passes == 0) == alone
+    assert ((await state_of(path.draft.servicer.engine)).passes == before.passes == 0) == alone
 
 
 async def test_a_lookup_fits_any_target(redis_server):

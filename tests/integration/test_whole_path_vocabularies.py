@@ -6,6 +6,7 @@ import torch
 import transformers
 
 from specdec.v1 import generation_pb2
+from tests.engines import state_of
 from tests.in_process import serving_draft, serving_target
 from tests.integration.coordinator_process import coordinating
 from tests.integration.whole_path import COUPLED, NOT_SERVING, SERVING, TOKEN, WholePath, whole_path
@@ -115,11 +116,11 @@ async def test_of_a_good_and_a_bad_draft_the_good_one_is_used(redis_server, path
         await drafts.wait_for(lambda: len(drafts.answering()) == 2 and drafts.usable(), 30)
         mixed = WholePath(running, path.target, path.draft)
         await running.health(SERVING)
-        before = other.servicer.engine.state.passes
+        before = await state_of(other.servicer.engine)
         for _ in range(3):
             answer = await mixed.answer(**request(4, COUPLED, **WAYS["sampled"]))
             plain = await path.answer(**request(0, COUPLED, **WAYS["sampled"]))
             assert answer.tokens == plain.tokens
             assert not any(answer.fallbacks)
             assert generation_pb2.TOKEN_SOURCE_ACCEPTED in answer.sources
-        assert other.servicer.engine.state.passes == before
+        assert (await state_of(other.servicer.engine)).passes == before.passes

@@ -20,6 +20,7 @@ from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix, PrefixDigest
 from specdec.sampling import RowContext, distributions
 from specdec.verification import check_draws, verify
+from tests.engines import state_of
 
 VOCABULARY, CONTEXT, LENGTH = 24, 96, 60
 TARGET = f"synthetic:vocabulary={VOCABULARY},seed=1,order=2,context={CONTEXT}"
@@ -125,7 +126,7 @@ async def test_near_the_end_of_the_context_too():
             answer = await ahead.propose(committed, 4, params, Verification.TOKEN)
             assert answer.result == expected.result
             await ahead.rest()
-        assert ahead.engine.state.failed_passes_ahead == 0
+        assert (await state_of(ahead.engine)).failed_passes_ahead == 0
 
 
 def draws_of_the_round_before(drafts, device):

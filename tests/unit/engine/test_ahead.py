@@ -11,6 +11,7 @@ from specdec.model.engine import Done
 from specdec.model.prospect import Branch, Prospect
 from specdec.model.rest_times import RestTimes
 from specdec.model.work import Fork
+from tests.engines import state_of
 from tests.unit.engine.branching_model import GAMMA, AheadWork, BranchingModel, ForesightedWork, rest, until
 from tests.unit.engine.hash_model import STEP, DraftWork, Gate, Running, fence, fresh_draft, prefix_of
 
@@ -176,7 +177,8 @@ async def test_failed_passes_ahead_are_nobodys_and_end_with_the_third(caplog):
             assert drafted == fresh_draft(committed, GAMMA)
             await rest(engine)
             committed = after(committed, drafted, 0, 7)
-        assert (engine.state.failed_passes_ahead, engine.state.failed_passes) == (3, 0)
+        state = await state_of(engine)
+        assert (state.failed_passes_ahead, state.failed_passes) == (3, 0)
     said = [record.message for record in caplog.records if record.name == ahead.__name__]
     assert len(said) == 3
     assert "from now on" in said[-1]

@@ -14,6 +14,7 @@ from specdec.errors import (
     StaleFence,
 )
 from specdec.model.engine import Engine, Feed
+from tests.engines import state_of
 from tests.unit.engine.hash_model import (
     DraftWork,
     Gate,
@@ -110,7 +111,7 @@ async def test_fence_outlives_the_cache():
     async with Running(HashModel()) as engine:
         await engine.run(VerifyWork(prefix_of([1, 2], claim=fence(3))))
         await engine.release("s", fence(4), keep_length=0)
-        assert engine.state.sessions <= 1
+        assert (await state_of(engine)).sessions == 0
         with pytest.raises(StaleFence):
             await engine.run(VerifyWork(prefix_of([1, 2], claim=fence(3))))
         with pytest.raises(PrefixMissing):

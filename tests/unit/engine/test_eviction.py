@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from specdec.errors import CacheFull, PrefixMissing
+from tests.engines import state_of
 from tests.unit.engine.hash_model import (
     DraftWork,
     Gate,
@@ -153,7 +154,7 @@ async def test_sessions_that_only_know_are_counted():
         await know(engine, "b")
         with pytest.raises(CacheFull):
             await know(engine, "c")
-        assert engine.state.sessions == 2
+        assert (await state_of(engine)).sessions == 2
 
 
 async def test_session_that_would_outgrow_the_cache_is_refused_alone_before_it_draws():
