@@ -27,9 +27,12 @@ TEST_PROCESSES := 2
 PYTEST := $(TEST_ENVIRONMENT) $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
 PYTEST_FLAGS :=
 CHAOS_FLAGS :=
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+SOAK_FLAGS :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup protos demo up down lint test verify chaos bench report lock clean
+.PHONY: help setup protos demo up down lint test verify chaos soak bench fuzz report lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +67,9 @@ verify: setup ## the long forms of the tests, and those of random examples with 
 chaos: setup ## more than 200 faults under load (CHAOS_FLAGS="--seed N")
 	@$(TEST_ENVIRONMENT) $(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
+soak: setup ## ten minutes of steady load; memory and all else that is held stays flat (SOAK_FLAGS="--seconds N --seed N")
+	@$(TEST_ENVIRONMENT) $(BIN)/python -m tests.soak $(SOAK_FLAGS)
+
 bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
 
@@ -77,9 +83,9 @@ report: setup ## render all recorded results as one page, .run/report.html
 	@$(BIN)/python -m benchmarks.report
 
 lock: setup ## pin again what pyproject.toml and requirements/lock.in ask for (LOCK_FLAGS=--upgrade)
-	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
-		--no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_FLAGS) \
-		--extra dev --output-file requirements/lock.txt pyproject.toml requirements/lock.in
+	$(COMPILE) $(LOCK_FLAGS) --extra dev --output-file requirements/lock.txt pyproject.toml requirements/lock.in
+	$(COMPILE) --constraint requirements/lock.txt --output-file requirements/coordinator.txt pyproject.toml
+	$(COMPILE) --constraint requirements/lock.txt --output-file requirements/models.txt pyproject.toml requirements/lock.in
 
 clean: ## end the system and remove all that was made but .venv
 	@test ! -d .run || $(MAKE) --no-print-directory down

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import connection
 from pathlib import Path
 
@@ -20,11 +21,13 @@ START_SECONDS = 60.0
 END_SECONDS = 30.0
 POLL_SECONDS = 0.02
 
+Run = Callable[[str, list[str], Path], None]
+
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([f"{module}.__main__" for module in MODULES.values()])
 
 
-def _run(module: str, arguments: list[str], log: Path) -> None:
+def run_service(module: str, arguments: list[str], log: Path) -> None:
     """Become a service."""
     os.setsid()
     with log.open("ab") as output:
@@ -51,14 +54,15 @@ class ServiceProcess:
         metrics_port: of the running life.
     """
 
-    def __init__(self, folder: Path, name: str, flags: dict[str, object]) -> None:
-        """Start nothing yet; ``flags`` are those of the service, but host and ports."""
+    def __init__(self, folder: Path, name: str, flags: dict[str, object], run: Run = run_service) -> None:
+        """Start nothing yet; ``flags`` are those of the service, but host and ports; ``run`` is what a life does."""
         self.name = name
         self.port = 0
         self.metrics_port = 0
         self._log = folder / f"{name}.log"
         self._module = MODULES[name.partition("-")[0]]
         self._flags = flags
+        self._run = run
         self._process: multiprocessing.process.BaseProcess | None = None
         self._killed = False
 
@@ -78,7 +82,7 @@ class ServiceProcess:
         flags = {"host": "127.0.0.1", "port": 0, "metrics-port": -1} | self._flags
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
         start = self._log.stat().st_size if self._log.exists() else 0
-        self._process = _FORKS.Process(target=_run, args=(self._module, arguments, self._log))
+        self._process = _FORKS.Process(target=self._run, args=(self._module, arguments, self._log))
         self._process.start()
         self._killed = False
         deadline = time.monotonic() + START_SECONDS

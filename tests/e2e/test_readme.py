@@ -31,6 +31,7 @@ NOT_RUN = {
     "make test": "runs these tests",
     "make verify": "runs the long ones",
     "make chaos": "takes minutes; its short form is tests/chaos/test_chaos.py",
+    "make soak": "takes ten minutes; its short form is tests/chaos/test_soak.py",
     "make demo": "needs the embedded pair; what it runs is run below with a synthetic one",
     'make demo PROMPT="Write a haiku about the sea."': "as make demo",
     "make demo PAIR=qwen2.5-coder": "fetches 1.6 GB; the pair answers in the long tests",
