@@ -23,8 +23,8 @@ def make_fleet(settings: CoordinatorSettings) -> Fleet:
     """Make the fleet that the settings name; inside the running event loop."""
     open_channel = channel_opener(settings)
     return Fleet(
-        Replicas("target", "specdec.v1.TargetService", TargetServiceStub, settings.target_addresses, open_channel),
-        Replicas("draft", "specdec.v1.DraftService", DraftServiceStub, settings.draft_addresses, open_channel),
+        Replicas("target", TargetServiceStub, settings.target_addresses, open_channel, silence=settings.verify_timeout),
+        Replicas("draft", DraftServiceStub, settings.draft_addresses, open_channel, silence=settings.propose_timeout),
         tokenizer=settings.tokenizer,
         max_gamma=settings.max_gamma,
         max_new_tokens=settings.max_new_tokens,

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from coordinator.replicas import Replica, Replicas
+from coordinator.replica import Replica
+from coordinator.replicas import Replicas
 from coordinator.requests import Served
 from coordinator.tokenizer import load_tokenizer
 from specdec.errors import FingerprintMismatch, NotReady, SpecdecError

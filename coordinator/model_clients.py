@@ -5,11 +5,13 @@ away is waited for.
 """
 
 import time
+from collections.abc import Sequence
 
 import structlog
 
 from coordinator.gamma import within_draft
-from coordinator.replicas import Replica, Replicas
+from coordinator.replica import Replica
+from coordinator.replicas import Replicas
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session
 from coordinator.session_clients import AWAY, MakeRequest, SessionClients
@@ -26,63 +28,65 @@ logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 class DraftClients(SessionClients):
     """Proposes through the draft service. Whatever happens to a draft, there is an outcome."""
 
-    def __init__(self, replicas: Replicas, *, timeout: float) -> None:
-        """Serve proposals.
+    def __init__(self, replicas: Replicas) -> None:
+        """Serve proposals of the draft service."""
+        super().__init__(replicas, "ProposeStream")
 
-        Args:
-            replicas: of the draft service.
-            timeout: seconds after which only a failure explains a draft's silence. It must not be so tight that a
-                slow proposal is dropped: whether a proposal counts may not depend on its tokens.
-        """
-        super().__init__(replicas, "ProposeStream", timeout)
-
-    async def propose(self, session: Session, gamma: int) -> Drafted:
+    async def propose(self, session: Session, gamma: int, min_survival: Sequence[float]) -> Drafted:
         """Ask for gamma draft tokens, at least 1.
 
+        Args:
+            session: to propose for.
+            gamma: draft tokens wanted.
+            min_survival: how likely they must be to stand; see ``ProposeRequest``.
+
         Returns:
-            As many of them as the draft's context has room for, fewer where it knows no more, or none and why.
+            As many of them as the draft's context has room for and as are worth it, fewer where it knows no more, or
+            none and why.
 
         Raises:
             StaleFence: the draft has seen a higher claim on the session.
         """
-        started = time.monotonic()
+        started, fallback = time.monotonic(), Fallback.DRAFT_UNAVAILABLE
         for replica in self._candidates(session):
             model = replica.model or common_pb2.ModelInfo()
             within = within_draft(gamma, session.length, model.context_length, model.max_gamma)
             if within == 0:
                 return Drafted(fallback=Fallback.DRAFT_CONTEXT)
             try:
-                response = await self._ask(replica, session, _propose_request(session, within))
+                response = await self._ask(replica, session, _propose_request(session, within, min_survival))
             except AWAY:
                 continue
             except StaleFence:
                 raise
             except SpecdecError as error:
-                return self._failed(session, error, time.monotonic() - started)
-            least = 0 if replica.has_no_vocabulary else within
+                fallback = self._failed(session, replica, error)
+                continue
+            least = 0 if replica.has_no_vocabulary else 1 if min_survival else within
             return _drafted(response, range(least, within + 1), time.monotonic() - started)
-        return Drafted(fallback=Fallback.DRAFT_UNAVAILABLE, seconds=time.monotonic() - started)
+        return Drafted(fallback=fallback, seconds=time.monotonic() - started)
 
-    def _failed(self, session: Session, error: SpecdecError, seconds: float) -> Drafted:
+    def _failed(self, session: Session, replica: Replica, error: SpecdecError) -> Fallback:
         self.forget(session)
         full = isinstance(error, CacheFull | QueueFull)
         log = logger.debug if full else logger.warning
         log("no proposal", session=session.session_id, reason=error.reason, why=error.message)
-        return Drafted(fallback=Fallback.DRAFT_OVERLOADED if full else Fallback.DRAFT_UNAVAILABLE, seconds=seconds)
+        if type(error) is SpecdecError:  # no refusal of this session's call: it is broken for all
+            self._replicas.lost(replica)
+        return Fallback.DRAFT_OVERLOADED if full else Fallback.DRAFT_UNAVAILABLE
 
 
 class TargetClients(SessionClients):
     """Verifies through the target service."""
 
-    def __init__(self, replicas: Replicas, *, timeout: float, patience: float) -> None:
+    def __init__(self, replicas: Replicas, *, patience: float) -> None:
         """Serve verdicts.
 
         Args:
             replicas: of the target service.
-            timeout: seconds after which a replica counts as away.
             patience: seconds to wait for a replica when all are away.
         """
-        super().__init__(replicas, "VerifyStream", timeout)
+        super().__init__(replicas, "VerifyStream")
         self._patience = patience
 
     @property
@@ -130,12 +134,13 @@ def _no_target() -> PeerUnavailable:
     return PeerUnavailable("no target answers", retry_seconds=1.0)
 
 
-def _propose_request(session: Session, gamma: int) -> MakeRequest:
+def _propose_request(session: Session, gamma: int, min_survival: Sequence[float]) -> MakeRequest:
     return lambda prefix: draft_pb2.ProposeRequest(
         prefix=prefix,
         sampling_params=params_to_message(session.params),
         gamma=gamma,
         verification=verification_to_message(session.speculation.verification),
+        min_survival=min_survival,
     )
 
 
@@ -152,7 +157,7 @@ def _drafted(response: draft_pb2.ProposeResponse, gammas: range, seconds: float)
     tokens = list(response.proposal.draft_tokens)
     if response.proposal.ByteSize() > MAX_PROPOSAL_BYTES:  # it would not fit into a call to the target
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
-    # A model was asked for what its context has room for; fewer may have been chosen by what they are.
+    # A model was asked for what its context has room for; fewer than asked for may have been chosen by what they are.
     if len(tokens) not in gammas:
         return Drafted(fallback=Fallback.INVALID_PROPOSAL, seconds=seconds, timings=response.timings)
     return Drafted(

@@ -2,51 +2,26 @@
 
 Each is followed through ``grpc.health.v1.Health/Watch``: a replica that restarts breaks the stream, and is asked what
 it serves before it is used again. So no call reaches a model that nobody has looked at.
+
+A replica whose calls fail is out of use at once (a circuit breaker): it is left alone for a while, longer each time,
+then probed by one call of nobody's (half-open), and used again when that is answered. So one that hangs costs those who
+wait for it at that moment, and nobody after them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextvars import Context
 from typing import Any
 
 import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from coordinator.replica import RETRY_SECONDS, Replica
 from coordinator.tasks import stop
 from specdec.errors import SpecdecError
-from specdec.serving.status import from_rpc_error
-from specdec.v1 import common_pb2
-
-RECONNECT_SECONDS = 0.5
-INFO_TIMEOUT_SECONDS = 5.0
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Replica:
-    """One address of a model service.
-
-    Attributes:
-        address: host:port.
-        channel: to it.
-        stub: the generated stub over the channel.
-        model: what it serves; None while it does not answer.
-        refusal: why what it serves is not used; empty when it is, None while that is not decided.
-    """
-
-    address: str
-    channel: grpc.aio.Channel
-    stub: Any
-    model: common_pb2.ModelInfo | None = None
-    refusal: str | None = None
-
-    @property
-    def has_no_vocabulary(self) -> bool:
-        """Whether it is a draft that knows only tokens it was shown: it fits any target, and may know nothing."""
-        model = self.model
-        return model is not None and not (model.vocabulary_size or model.vocabulary_fingerprint)
 
 
 class Replicas:
@@ -54,28 +29,32 @@ class Replicas:
 
     Attributes:
         service: "draft" or "target".
-        path: the service's full name.
+        path: the gRPC service's full name.
+        silence: seconds after which only a failure explains that a call is not answered.
     """
 
     def __init__(
         self,
         service: str,
-        path: str,
         stub: Callable[[grpc.aio.Channel], Any],
         addresses: Sequence[str],
         open_channel: Callable[[str], grpc.aio.Channel],
+        *,
+        silence: float,
     ) -> None:
         """Open channels; inside the running event loop.
 
         Args:
-            service: what sessions remember their replica under.
-            path: full name of the gRPC service.
+            service: "draft" or "target"; what sessions remember their replica under.
             stub: makes the generated stub.
             addresses: host:port each, or ``dns:///`` names.
             open_channel: opens a channel to an address.
+            silence: seconds after which only a failure explains that a call is not answered. For a draft it must not be
+                so short that a slow proposal is dropped: whether a proposal counts may not depend on its tokens.
         """
         self.service = service
-        self.path = path
+        self.path = f"specdec.v1.{service.capitalize()}Service"
+        self.silence = silence
         channels = [open_channel(address) for address in addresses]
         self._replicas = [Replica(*each, stub(each[1])) for each in zip(addresses, channels, strict=True)]
         self._following: dict[str, asyncio.Task[None]] = {}
@@ -123,24 +102,27 @@ class Replicas:
 
     def lost(self, replica: Replica) -> None:
         """Take a replica whose call failed as away until it says otherwise."""
-        logger.warning("replica is away", service=self.service, address=replica.address)
+        if replica.model is not None:  # else others have noticed the same before
+            replica.failures += 1
+            logger.warning("replica is away", service=self.service, address=replica.address, failures=replica.failures)
         self._follow(replica)
 
     def _follow(self, replica: Replica) -> None:
         if former := self._following.get(replica.address):
             former.cancel()
         replica.model = None
-        self._following[replica.address] = asyncio.create_task(self._keep_following(replica))
+        following = asyncio.create_task(self._keep_following(replica), context=Context())  # not that of a failed call
+        self._following[replica.address] = following
 
     async def _keep_following(self, replica: Replica) -> None:
         """Follow a replica as long as the process lives: whatever goes wrong is said and tried again."""
-        pause = 0.0
+        pause = replica.pause
         while True:
             await self._attempt(self._decide(), replica)
             await asyncio.sleep(pause)
             await self._attempt(self._watch(replica), replica)
             replica.model = None
-            pause = RECONNECT_SECONDS
+            pause = RETRY_SECONDS
 
     async def _attempt(self, work: Awaitable[None], replica: Replica) -> None:
         try:
@@ -154,24 +136,16 @@ class Replicas:
 
     async def _watch(self, replica: Replica) -> None:
         """Follow the health of a replica until the stream breaks."""
-        health = health_pb2_grpc.HealthStub(replica.channel)
-        async for status in health.Watch(health_pb2.HealthCheckRequest()):
-            serving = status.status == health_pb2.HealthCheckResponse.SERVING
-            model = await _ask_model(replica) if serving else None
-            replica.model, replica.refusal = model, None
-            await self._decide()
+        watch = health_pb2_grpc.HealthStub(replica.channel).Watch(health_pb2.HealthCheckRequest())
+        try:
+            async for status in watch:
+                serving = status.status == health_pb2.HealthCheckResponse.SERVING
+                model = await replica.ask_model(self.silence) if serving else None
+                replica.model, replica.refusal = model, None
+                await self._decide()
+        finally:
+            watch.cancel()
 
 
 async def _decide_nothing() -> None:
     """Leave every replica undecided, before the start."""
-
-
-async def _ask_model(replica: Replica) -> common_pb2.ModelInfo:
-    """Ask what a replica serves; outside of any trace."""
-    request = common_pb2.GetModelInfoRequest()
-    try:
-        response = await replica.stub.GetModelInfo(request, timeout=INFO_TIMEOUT_SECONDS)
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error) from error
-    model: common_pb2.ModelInfo = response.model
-    return model

@@ -15,7 +15,6 @@ from coordinator.experience import Experience
 from coordinator.fleet import Fleet
 from coordinator.gamma import Policy, may_share, policy_of
 from coordinator.generation import Generation, Parties
-from coordinator.goodput import Acceptance
 from coordinator.metrics import Measurement, Metrics
 from coordinator.model_clients import DraftClients, TargetClients
 from coordinator.opening import open_session
@@ -47,10 +46,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._store = store
         self._metrics = metrics
         self._doors = Doors(settings)
-        self._draft = DraftClients(fleet.drafts, timeout=settings.propose_timeout)
-        self._target = TargetClients(
-            fleet.targets, timeout=settings.verify_timeout, patience=settings.peer_wait_seconds
-        )
+        self._draft = DraftClients(fleet.drafts)
+        self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)
         self._experience = Experience()
         self._parties = Parties(self._draft, self._target, store, settings.lease_seconds / 3)
         self._generating: set[asyncio.Task[None]] = set()
@@ -145,8 +142,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """Return the policy of an answer, which learns together with others if it may."""
         fresh_seed = session.fence.counter == 1 and not request.sampling_params.HasField("seed")
         shared = may_share(session.params, session.speculation.verification, fresh_seed=fresh_seed)
-        fleet = self._experience.acceptance if shared else Acceptance()
-        return policy_of(session.speculation.gamma, self._experience, fleet)
+        return policy_of(session.speculation.gamma, self._experience, shared=shared)
 
     async def _events(
         self, session: Session, answer: Answer, policy: Policy, first: Event | None

@@ -4,6 +4,7 @@ A call says which committed tokens it stands on, from the length that the replic
 does not hold them is asked again from 0. The calls of an answer to a replica share a stream.
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import structlog
 
 from coordinator.acknowledged import Acknowledged
-from coordinator.replicas import Replica, Replicas
+from coordinator.replica import Replica
+from coordinator.replicas import Replicas
 from coordinator.session import Session
 from specdec.errors import NotReady, PeerUnavailable, PrefixMissing, SpecdecError
 from specdec.serving.calls import CallStream, call
@@ -29,17 +31,15 @@ MakeRequest = Callable[[common_pb2.CommittedPrefix], Any]
 class SessionClients:
     """Keeps sessions to replicas of one service; a client of the service builds on it."""
 
-    def __init__(self, replicas: Replicas, method: str, timeout: float) -> None:
+    def __init__(self, replicas: Replicas, method: str) -> None:
         """Name the service.
 
         Args:
             replicas: of the service.
             method: that takes and answers a stream of requests.
-            timeout: seconds until a request is given up.
         """
         self._replicas = replicas
         self._method = method
-        self._timeout = timeout
         # By identity, while an answer is generated: until the former claim on a session that is taken over has ended,
         # there are two of them, each with calls of its own.
         self._acknowledged: dict[int, Acknowledged] = {}
@@ -72,13 +72,13 @@ class SessionClients:
             held.stream.close()
 
     def _candidates(self, session: Session) -> Iterator[Replica]:
-        """Give the usable replicas: the session's own first, then those with few sessions."""
+        """Give the usable replicas: the session's own first, then those with few sessions, in any order of equals."""
         usable = [replica for replica in self._replicas.usable() if self._fits(replica, session)]
         warm = session.replicas.get(self._replicas.service)
         yield from (replica for replica in usable if replica.address == warm)
         loads = Counter(acknowledged.address for acknowledged in self._acknowledged.values())
         others = [replica for replica in usable if replica.address != warm]
-        yield from sorted(others, key=lambda replica: loads[replica.address])
+        yield from sorted(others, key=lambda replica: (loads[replica.address], random.random()))
 
     def _fits(self, replica: Replica, session: Session) -> bool:  # noqa: ARG002
         """Whether the replica may serve the session."""
@@ -107,7 +107,9 @@ class SessionClients:
 
     async def _send(self, replica: Replica, held: Acknowledged, request: Any) -> Any:
         try:
-            return await held.stream.call(request, timeout=self._timeout)
+            response = await held.stream.call(request, timeout=self._replicas.silence)
         except AWAY:
             self._replicas.lost(replica)
             raise
+        replica.failures = 0
+        return response

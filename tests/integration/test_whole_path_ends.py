@@ -150,6 +150,8 @@ async def test_a_draft_that_fails_in_any_way_costs_speed_alone(path, monkeypatch
     assert answer.tokens == plain.tokens
     assert set(answer.fallbacks[:-1]) == {generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE}
     monkeypatch.undo()
+    drafts = path.coordinator.fleet.drafts
+    await drafts.wait_for(drafts.usable, 30)  # it was left alone for a while
     assert not any((await path.answer(**asked)).fallbacks)
 
 
