@@ -1,5 +1,6 @@
 """One replica of a model service: what it serves, and whether calls get through to it."""
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ class Replica:
         model: what it serves; None while it does not answer.
         refusal: why what it serves is not used; empty when it is, None while that is not decided.
         failures: calls that have failed in a row, as they do when it is gone, hangs or is broken.
+        following: the task that follows it.
     """
 
     address: str
@@ -35,6 +37,7 @@ class Replica:
     model: common_pb2.ModelInfo | None = None
     refusal: str | None = None
     failures: int = 0
+    following: asyncio.Task[None] | None = None
 
     @property
     def has_no_vocabulary(self) -> bool:

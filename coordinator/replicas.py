@@ -1,7 +1,8 @@
 """The replicas of a model service: which of them answer, and what they serve.
 
 Each is followed through ``grpc.health.v1.Health/Watch``: a replica that restarts breaks the stream, and is asked what
-it serves before it is used again. So no call reaches a model that nobody has looked at.
+it serves before it is used again. So no call reaches a model that nobody has looked at. Names are resolved again and
+again: a replica that is new under one is taken in, one that has gone from it and does not answer is dropped.
 
 A replica whose calls fail is out of use at once (a circuit breaker): it is left alone for a while, longer each time,
 then probed by one call of nobody's (half-open), and used again when that is answered. So one that hangs costs those who
@@ -9,7 +10,7 @@ wait for it at that moment, and nobody after them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -17,9 +18,12 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from coordinator.places import is_name, name_of, resolve
 from coordinator.replica import RETRY_SECONDS, Replica
 from coordinator.tasks import stop
 from specdec.errors import SpecdecError
+
+RESOLVE_SECONDS = 5.0
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -37,50 +41,56 @@ class Replicas:
         self,
         service: str,
         stub: Callable[[grpc.aio.Channel], Any],
-        addresses: Sequence[str],
-        open_channel: Callable[[str], grpc.aio.Channel],
+        places: Sequence[str],
+        open_channel: Callable[[str, str], grpc.aio.Channel],
         *,
         silence: float,
     ) -> None:
-        """Open channels; inside the running event loop.
+        """Know of no replica yet.
 
         Args:
             service: "draft" or "target"; what sessions remember their replica under.
             stub: makes the generated stub.
-            addresses: host:port each, or ``dns:///`` names.
-            open_channel: opens a channel to an address.
+            places: host:port each, or ``dns:///name:port``.
+            open_channel: opens a channel to an address that was found under a name, or an empty one.
             silence: seconds after which only a failure explains that a call is not answered. For a draft it must not be
                 so short that a slow proposal is dropped: whether a proposal counts may not depend on its tokens.
         """
         self.service = service
         self.path = f"specdec.v1.{service.capitalize()}Service"
         self.silence = silence
-        channels = [open_channel(address) for address in addresses]
-        self._replicas = [Replica(*each, stub(each[1])) for each in zip(addresses, channels, strict=True)]
-        self._following: dict[str, asyncio.Task[None]] = {}
+        self._stub = stub
+        self._places = places
+        self._open_channel = open_channel
+        self._found: dict[str, Sequence[str]] = {}
+        self._replicas: dict[str, Replica] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._decide: Callable[[], Awaitable[None]] = _decide_nothing
         self._changes = asyncio.Condition()
 
     def start(self, decide: Callable[[], Awaitable[None]]) -> None:
-        """Begin to follow the replicas.
+        """Begin to follow the replicas; inside the running event loop.
 
         Args:
             decide: is awaited when what a replica serves has changed, and sets each ``refusal``. An OSError or
                 ValueError of it means that the replica cannot be used yet; it is asked again.
         """
         self._decide = decide
-        for replica in self._replicas:
-            self._follow(replica)
+        for place in self._places:
+            if is_name(place):
+                self._start(self._keep_finding(place))
+            else:
+                self._find(place, [place])
 
     async def close(self) -> None:
         """Stop following and close the channels."""
-        await stop(*self._following.values())
-        for replica in self._replicas:
+        await stop(*self._tasks)
+        for replica in self._replicas.values():
             await replica.channel.close()
 
     def answering(self) -> list[Replica]:
         """Return the replicas that are there, used or refused."""
-        return [replica for replica in self._replicas if replica.model is not None]
+        return [replica for replica in self._replicas.values() if replica.model is not None]
 
     def usable(self) -> list[Replica]:
         """Return the replicas that calls may go to."""
@@ -102,27 +112,64 @@ class Replicas:
 
     def lost(self, replica: Replica) -> None:
         """Take a replica whose call failed as away until it says otherwise."""
+        if self._replicas.get(replica.address) is not replica:  # DNS has dropped it meanwhile
+            return
         if replica.model is not None:  # else others have noticed the same before
             replica.failures += 1
             logger.warning("replica is away", service=self.service, address=replica.address, failures=replica.failures)
         self._follow(replica)
 
+    async def _keep_finding(self, name: str) -> None:
+        """Follow what DNS says of a name as long as the process lives; when it says nothing, what it said holds."""
+        known = True
+        while True:
+            try:
+                self._find(name, await resolve(name))
+                known = True
+            except OSError as error:
+                if known:  # not every few seconds
+                    logger.warning("name is not resolved", service=self.service, name=name, why=str(error))
+                known = False
+            await asyncio.sleep(RESOLVE_SECONDS)
+
+    def _find(self, place: str, addresses: Sequence[str]) -> None:
+        self._found[place] = addresses
+        for address in addresses:
+            if address not in self._replicas:
+                channel = self._open_channel(address, name_of(place))
+                self._replicas[address] = Replica(address, channel, self._stub(channel))
+                self._follow(self._replicas[address])
+
     def _follow(self, replica: Replica) -> None:
-        if former := self._following.get(replica.address):
-            former.cancel()
+        if replica.following:
+            replica.following.cancel()
         replica.model = None
-        following = asyncio.create_task(self._keep_following(replica), context=Context())  # not that of a failed call
-        self._following[replica.address] = following
+        replica.following = self._start(self._keep_following(replica))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, context=Context())  # not that of a call that failed
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _keep_following(self, replica: Replica) -> None:
-        """Follow a replica as long as the process lives: whatever goes wrong is said and tried again."""
+        """Follow a replica as long as it is in its place: whatever goes wrong is said and tried again."""
         pause = replica.pause
-        while True:
+        while any(replica.address in addresses for addresses in self._found.values()):
             await self._attempt(self._decide(), replica)
             await asyncio.sleep(pause)
             await self._attempt(self._watch(replica), replica)
             replica.model = None
             pause = RETRY_SECONDS
+        await self._drop(replica)
+
+    async def _drop(self, replica: Replica) -> None:
+        """Forget a replica that DNS does not name any more and that does not answer."""
+        logger.info("replica has gone", service=self.service, address=replica.address)
+        del self._replicas[replica.address]
+        await self._attempt(self._decide(), replica)
+        await asyncio.sleep(self.silence)  # no call that may still be in work there lasts longer
+        await replica.channel.close()
 
     async def _attempt(self, work: Awaitable[None], replica: Replica) -> None:
         try:

@@ -5,9 +5,11 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from coordinator.places import check_place
 from coordinator.tokens import check_tokens
 from specdec.serving.settings import CertificateFile, CommaList, Port, ServiceSettings
 
+Places = Annotated[CommaList, AfterValidator(lambda places: tuple(check_place(place) for place in places))]
 Limit = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -19,10 +21,10 @@ class CoordinatorSettings(ServiceSettings):
 
     port: Port = 50051
     """Port for calls; 0 takes any free one."""
-    draft_addresses: CommaList = ("127.0.0.1:50052",)
-    """Draft replicas, host:port with commas between, or dns:///name:port. Empty: no speculation."""
-    target_addresses: Annotated[CommaList, Field(min_length=1)] = ("127.0.0.1:50053",)
-    """Target replicas, host:port with commas between, or dns:///name:port."""
+    draft_addresses: Places = ("127.0.0.1:50052",)
+    """Draft replicas, host:port with commas between, or dns:///name:port for all of a name. Empty: no speculation."""
+    target_addresses: Annotated[Places, Field(min_length=1)] = ("127.0.0.1:50053",)
+    """Target replicas, host:port with commas between, or dns:///name:port for all of a name, new ones too."""
     peer_tls_ca: CertificateFile = ""
     """PEM file with the authorities that draft and target must be known to; empty: plaintext to them."""
     peer_tls_certificate: CertificateFile = ""

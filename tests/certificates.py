@@ -1,6 +1,7 @@
 """Certificates for tests: an authority of our own, and what it signs."""
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,13 +34,13 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.ca = self._write(f"{name}.pem", self._sign(self._name, self._key.public_key(), ca=True))
+        self.ca = self._write(f"{name}.pem", self._sign(self._name, self._key.public_key(), NAMES, ca=True))
 
-    def issue(self, name: str) -> Pair:
-        """Write NAME.pem and NAME.key, anew when they are there."""
+    def issue(self, name: str, names: Sequence[x509.GeneralName] = NAMES) -> Pair:
+        """Write NAME.pem and NAME.key, anew when they are there, for what is called by one of the names."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._write(f"{name}.pem", self._sign(subject, key.public_key(), ca=False))
+        certificate = self._write(f"{name}.pem", self._sign(subject, key.public_key(), names, ca=False))
         return Pair(certificate, self._write(f"{name}.key", key_text(key, serialization.NoEncryption())))
 
     def issue_encrypted(self, name: str) -> Pair:
@@ -49,7 +50,9 @@ class Authority:
         self._write(f"{name}.key", key_text(key, serialization.BestAvailableEncryption(b"secret")))
         return pair
 
-    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool) -> bytes:
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: Sequence[x509.GeneralName], *, ca: bool
+    ) -> bytes:
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
@@ -60,7 +63,7 @@ class Authority:
             .not_valid_before(now - timedelta(hours=1))
             .not_valid_after(now + timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(NAMES), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
         )
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
 

@@ -151,9 +151,9 @@ class FakeDraft(FakeModel, draft_pb2_grpc.DraftServiceServicer):
 
 
 @asynccontextmanager
-async def serving(servicer, port=0):
+async def serving(servicer, port=0, host="127.0.0.1"):
     """Serve until the end of the block; gives the server."""
-    server = Server(ServiceSettings(port=port), CollectorRegistry())
+    server = Server(ServiceSettings(host=host, port=port), CollectorRegistry())
     if isinstance(servicer, FakeTarget):
         target_pb2_grpc.add_TargetServiceServicer_to_server(servicer, server)
     else:

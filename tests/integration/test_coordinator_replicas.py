@@ -1,13 +1,20 @@
 """Several replicas of a service: which of them a session goes to, and how those that hang or break are left out."""
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+from pydantic import ValidationError
+
+from coordinator import replicas
 from coordinator.replica import LONGEST_RETRY_SECONDS, Replica
+from coordinator.settings import CoordinatorSettings
 from specdec.errors import SpecdecError
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
+from tests.integration.serving_world import until
 
 UNAVAILABLE = generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE
 
@@ -22,8 +29,8 @@ def tokens_of(events):
     return [token for event in events for token in event.token_ids]
 
 
-async def usable(replicas, count):
-    await replicas.wait_for(lambda: len(replicas.usable()) == count, 30)
+async def usable(service, count):
+    await service.wait_for(lambda: len(service.usable()) == count, 30)
 
 
 @asynccontextmanager
@@ -89,6 +96,112 @@ async def test_a_draft_whose_model_is_broken_leaves_its_sessions_to_another(redi
             assert tokens_of(events) == continuation(b"hi", 20)
             assert not any(event.round.fallback for event in events)
         assert broken.calls["Propose"] <= 4
+
+
+async def test_new_sessions_go_where_fewest_are_and_a_lost_replica_moves_its_own_alone(redis_url):
+    targets = [FakeTarget(), FakeTarget()]
+    async with AsyncExitStack() as stack:
+        stacks = [await stack.enter_async_context(AsyncExitStack()) for _ in targets]
+        servers = [
+            await each.enter_async_context(serving(target)) for each, target in zip(stacks, targets, strict=True)
+        ]
+        addresses = [f"127.0.0.1:{server.port}" for server in servers]
+        running = await stack.enter_async_context(coordinating(redis_url, addresses, []))
+        await usable(running.fleet.targets, 2)
+        going = asyncio.Event()
+        for target in targets:
+            target.gate = going
+        answers = [asyncio.create_task(running.generate(request(30))) for _ in range(6)]
+        for target in targets:
+            await target.reached("Verify", 3)
+        assert [target.calls["Verify"] for target in targets] == [3, 3]
+        await stacks[0].aclose()
+        await targets[1].reached("Verify", 6)
+        going.set()
+        assert [tokens_of(await answer) for answer in answers] == [continuation(b"hi", 30)] * 6
+        assert targets[1].starts.count(0) == 6  # whole: its own three at first, those that moved once, and no more
+
+
+async def test_a_session_is_continued_where_it_is_warm_by_whichever_coordinator(redis_url):
+    targets = [FakeTarget(), FakeTarget()]
+    async with (
+        serving(targets[0]) as one,
+        serving(targets[1]) as other,
+        AsyncExitStack() as stack,
+    ):
+        addresses = [f"127.0.0.1:{server.port}" for server in (one, other)]
+        first, second = [await stack.enter_async_context(coordinating(redis_url, addresses, [])) for _ in range(2)]
+        for each in (first, second):
+            await usable(each.fleet.targets, 2)
+        for number in range(6):
+            await first.generate(request(3, session_id=f"s{number}"))
+        held = [set(target.held) for target in targets]
+        for number in range(6):
+            await second.generate(request(3, session_id=f"s{number}"))
+        assert [set(target.held) for target in targets] == held
+
+
+class Names:
+    """What DNS says: addresses by name, which a test may change, and how often it was asked."""
+
+    def __init__(self):
+        self.known, self.asked, self._ask = {}, 0, socket.getaddrinfo
+
+    def look_up(self, host, port, *args, **kwargs):
+        if host not in self.known:
+            return self._ask(host, port, *args, **kwargs)
+        self.asked += 1
+        if not self.known[host]:
+            raise socket.gaierror("Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, int(port))) for each in self.known[host]]
+
+    async def say(self, name, *addresses):
+        """Say this from now on; return once it has been heard."""
+        self.known[name], before = addresses, self.asked
+        await until(lambda: self.asked > before + 2)
+
+
+@pytest.fixture
+def names(monkeypatch):
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    monkeypatch.setattr(replicas, "RESOLVE_SECONDS", 0.02)
+    return names
+
+
+async def test_replicas_are_found_by_dns_new_ones_are_noticed_and_gone_ones_dropped(redis_url, names, held_port):
+    one, other = FakeTarget(), FakeTarget()
+    names.known["targets.test"] = ()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        running = await stack.enter_async_context(
+            coordinating(redis_url, [f"dns:///targets.test:{held_port}"], [], verify_timeout=5)
+        )
+        targets = running.fleet.targets
+        await first.enter_async_context(serving(one, held_port))
+        await names.say("targets.test", "127.0.0.1")
+        await usable(targets, 1)
+        await stack.enter_async_context(serving(other, held_port, host="127.0.0.2"))
+        await names.say("targets.test", "127.0.0.2", "127.0.0.1")
+        await usable(targets, 2)
+        one.gate = other.gate = asyncio.Event()
+        answers = [asyncio.create_task(running.generate(request(30))) for _ in range(2)]
+        await one.reached("Verify", 1)
+        await other.reached("Verify", 1)
+        await names.say("targets.test", "127.0.0.2")
+        assert len(targets.usable()) == 2  # one that answers is no worse for DNS that says nothing of it
+        await first.aclose()
+        other.gate.set()
+        assert [tokens_of(await answer) for answer in answers] == [continuation(b"hi", 30)] * 2
+        await until(lambda: [each.address for each in targets._replicas.values()] == [f"127.0.0.2:{held_port}"])
+        await names.say("targets.test")
+        assert tokens_of(await running.generate(request(30))) == continuation(b"hi", 30)
+
+
+def test_a_name_without_a_port_is_refused_at_the_start():
+    for place in ("dns:///targets", "dns:///:50053", "dns:///targets:http", "dns:///targets:0"):
+        with pytest.raises(ValidationError, match="must be dns:///NAME:PORT"):
+            CoordinatorSettings(target_addresses=place)
 
 
 def test_a_replica_is_left_alone_ever_longer():

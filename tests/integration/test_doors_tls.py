@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
@@ -141,12 +142,18 @@ async def test_reflection_can_be_left_out():
 async def test_all_services_and_grpcurl_speak_mutual_tls(redis_url, authority, server_files):
     mine, person = authority.issue("coordinator"), authority.issue("person")
     inside = tls(server_files, authority.ca)
+    # Found by DNS it has any address: its certificate says the name alone.
+    named = tls(authority.issue("named", [x509.DNSName("localhost")]), authority.ca)
     peers = {"peer_tls_ca": authority.ca, "peer_tls_certificate": mine.certificate, "peer_tls_key": mine.key}
     async with (
         serving_target("synthetic:seed=1", **inside) as target,
-        serving_draft("synthetic:seed=1", **inside) as draft,
+        serving_draft("synthetic:seed=1", **named) as draft,
         coordinating(
-            redis_url, [target.address], [draft.address], **tls(server_files, authority.ca), **peers
+            redis_url,
+            [target.address],
+            [f"dns:///localhost:{draft.address.rpartition(':')[2]}"],
+            **tls(server_files, authority.ca),
+            **peers,
         ) as running,
     ):
         await running.fleet.drafts.wait_for(running.fleet.drafts.usable, 30)
