@@ -76,7 +76,7 @@ def resolve_params(request: generation_pb2.GenerateRequest, served: Served, seed
         values["seed"] = seed
     values |= _set_fields(request.sampling_params)
     params = SamplingParams(**values)
-    params.check_vocabulary(served.model.vocabulary_size)
+    params.check_vocabulary(served.model.vocabulary_size, served.model.eos_token_ids)
     return params
 
 

@@ -85,7 +85,7 @@ class Draft:
         Raises:
             InvalidParameter: the parameters or the length are not for this model.
         """
-        self.params.check_vocabulary(self.limits.vocabulary_size)
+        self.params.check_vocabulary(self.limits.vocabulary_size, self.limits.end_token_ids)
         if len(committed) > self.limits.context_length:
             raise InvalidParameter(f"longer than the context of {self.limits.context_length}", field="prefix.tokens")
         self.committed = committed

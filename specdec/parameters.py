@@ -4,7 +4,7 @@ Plain values without torch, gRPC or protobuf: the coordinator resolves them, bot
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -85,15 +85,24 @@ class SamplingParams:
         if self.logprobs is not None:
             _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", f"must be at most {MAX_LOGPROBS}")
 
-    def check_vocabulary(self, vocabulary_size: int) -> None:
-        """Check the token ids against the model's real vocabulary size.
+    def check_vocabulary(self, vocabulary_size: int, end_token_ids: Sequence[int]) -> None:
+        """Check what depends on the model's vocabulary.
+
+        Args:
+            vocabulary_size: real size.
+            end_token_ids: the model's end-of-sequence tokens.
 
         Raises:
-            InvalidParameter: an id is outside the vocabulary.
+            InvalidParameter: an id is outside the vocabulary, or a token that may come before ``min_new_tokens`` is not
+                left. Nothing else takes every token away: biases are finite, and the cuts leave the likeliest.
         """
         for name in ("logit_bias", "stop_token_ids"):
             for token in getattr(self, name):
                 _require(0 <= token < vocabulary_size, name, f"token id {token} is not below {vocabulary_size}")
+        ends = len(self.stop_token_ids) + len(end_token_ids)
+        if self.min_new_tokens and ends >= vocabulary_size:  # seldom: ends are few, and some may be named twice
+            ends = len({*self.stop_token_ids, *end_token_ids})
+            _require(ends < vocabulary_size, "min_new_tokens", "leaves no token: each of the vocabulary ends an answer")
 
     @property
     def greedy(self) -> bool:

@@ -87,7 +87,7 @@ class Verify:
     def begin(self, committed: list[int]) -> Feed:
         """Check the proposal and ask for the rows of its tokens and of the one that follows."""
         vocabulary_size = self.limits.vocabulary_size
-        self.params.check_vocabulary(vocabulary_size)
+        self.params.check_vocabulary(vocabulary_size, self.limits.end_token_ids)
         base_length = len(committed)
         check_draws(self.proposal, vocabulary_size, self.verification, self.params.seed, base_length)
         if base_length + self.proposal.gamma > self.limits.context_length:

@@ -124,6 +124,18 @@ async def test_no_stop_comes_before_the_least_number_of_tokens(path, free, gamma
         assert len(answer.tokens) > least
 
 
+async def test_a_least_number_of_tokens_with_a_vocabulary_of_ends_alone_is_refused(redis_server):
+    tiny = "synthetic:vocabulary=8,order=1"
+    async with whole_path_of(redis_server.url, tiny, tiny) as path:
+        for way, gamma in product(WAYS, (0, 3)):
+            asked = request(way, gamma, min_new_tokens=1, stop_token_ids=[*range(7)])
+            shown, error = await path.failure(**asked | {"session_id": f"ends-{way}-{gamma}"})
+            assert (error.code, error.field) == ("INVALID_ARGUMENT", "sampling_params.min_new_tokens")
+            assert not shown.events
+            one_left = await path.answer(**request(way, gamma, min_new_tokens=1, stop_token_ids=[*range(6)]))
+            assert one_left.tokens[0] == 6
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("gamma", GAMMAS)
 async def test_stop_strings_at_every_place_and_of_every_length(path, free, gamma, way):

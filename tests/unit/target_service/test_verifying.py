@@ -100,6 +100,15 @@ def test_a_proposal_beyond_the_context_is_refused():
     assert caught.value.field == "prefix.tokens"
 
 
+def test_parameters_that_leave_no_token_are_refused():
+    call(stop_token_ids=(*range(10),), min_new_tokens=1).begin([1, 2, 3])  # 10 is left, 11 ends every answer
+    call(stop_token_ids=(*range(VOCABULARY),)).begin([1, 2, 3])  # each token ends the answer, and may come
+    call(stop_token_ids=(0,) * VOCABULARY, min_new_tokens=1).begin([1, 2, 3])
+    with pytest.raises(InvalidParameter) as caught:
+        call(stop_token_ids=(*range(11),), min_new_tokens=1).begin([1, 2, 3])
+    assert caught.value.field == "sampling_params.min_new_tokens"
+
+
 PENALISED = {
     "repetition_penalty": 1.2,
     "presence_penalty": 0.1,
