@@ -7,9 +7,9 @@ from contextlib import aclosing
 from contextvars import Context
 from typing import Any
 
-from opentelemetry import trace
-
 from coordinator.answer import Answer
+from coordinator.answer_span import describe_request, describe_usage
+from coordinator.deadline import deadline_of, ending_before
 from coordinator.doors import Doors
 from coordinator.experience import Experience
 from coordinator.fleet import Fleet
@@ -65,13 +65,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         if self._draining:
             raise _draining()
         with self._doors.answering(caller, request.session_id) as spend:
-            async with aclosing(self._generate(request, caller.principal, started)) as responses:
+            answering = self._generate(request, caller.principal, started, deadline_of(context))
+            async with aclosing(answering) as responses:
                 async for response in responses:
                     spend(len(response.token_ids))
                     yield response
 
     async def _generate(
-        self, request: generation_pb2.GenerateRequest, principal: str, started: float
+        self, request: generation_pb2.GenerateRequest, principal: str, started: float, deadline: float | None
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         check_request(request)
         # The call's span tells of errors without their words, which may quote the input.
@@ -79,10 +80,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             names.SPAN_SESSION_OPEN, record_exception=False, set_status_on_exception=False
         )
         with opening:
-            served = await self._fleet.served(self._settings.peer_wait_seconds)
-            session = await open_session(request, principal, served, self._store)
+            async with ending_before(deadline):
+                served = await self._fleet.served(self._settings.peer_wait_seconds)
+                session = await open_session(request, principal, served, self._store)
+        session.deadline = deadline
         name_session(session.session_id)
-        _describe_request(request, session, served)
+        describe_request(request, session, served)
         answer = _begin(session, served)
         texts = answer.take(session.answer)
         first = _missed(session, texts, request.resume_from) if request.HasField("resume_from") else None
@@ -94,7 +97,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     measurement.observe(event)
                     yield to_response(session, event)
         finally:
-            _describe_usage(session)
+            describe_usage(session)
 
     async def GetSession(  # noqa: N802
         self,
@@ -181,7 +184,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         async def generate() -> None:
             with self._metrics.running.track_inprogress():
                 try:
-                    await generation.run(show)
+                    async with ending_before(session.deadline):
+                        await generation.run(show)
                 finally:
                     self._start_release(session)
 
@@ -230,33 +234,6 @@ def _missed(session: Session, texts: list[str], index: int) -> Event:
         sources=[TokenSource(source) for source in session.sources[session.prompt_length + index :]],
         logprobs=repeated_logprobs(tokens) if session.params.logprobs is not None else (),
         ending=ending,
-    )
-
-
-def _describe_request(request: generation_pb2.GenerateRequest, session: Session, served: Served) -> None:
-    trace.get_current_span().set_attributes(
-        {
-            names.OPERATION: "chat" if request.messages else "text_completion",
-            names.PROVIDER: "specdec",
-            names.MODEL: served.model.name,
-            names.SESSION: session.session_id,
-            names.VERIFICATION: session.speculation.verification.name,
-        }
-    )
-
-
-def _describe_usage(session: Session) -> None:
-    usage = session.usage
-    trace.get_current_span().set_attributes(
-        {
-            names.FINISH_REASONS: [session.finish_reason.name.lower()] if session.finish_reason else [],
-            names.INPUT_TOKENS: usage.prompt_tokens,
-            names.OUTPUT_TOKENS: usage.completion_tokens,
-            names.ROUNDS: usage.rounds,
-            names.SPEC_ROUNDS: usage.spec_rounds,
-            names.SPEC_DRAFT_TOKENS: usage.spec_draft_tokens,
-            names.SPEC_ACCEPTED_TOKENS: usage.spec_accepted_tokens,
-        }
     )
 
 

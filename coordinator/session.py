@@ -79,6 +79,7 @@ class Session:
         finish_reason: of the latest answer; None while it is not complete.
         matched_stop: the stop that ended it, or None.
         stored_length: committed tokens that the store has acknowledged to this copy.
+        deadline: when the client of the running answer will have gone; see ``coordinator.deadline``.
     """
 
     session_id: str
@@ -96,6 +97,7 @@ class Session:
     finish_reason: FinishReason | None = None
     matched_stop: str | None = None
     stored_length: int = field(default=0, compare=False)
+    deadline: float | None = field(default=None, compare=False)
 
     @property
     def length(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from coordinator.acknowledged import Acknowledged
+from coordinator.deadline import seconds_until
 from coordinator.replica import Replica
 from coordinator.replicas import Replicas
 from coordinator.session import Session
@@ -101,7 +102,11 @@ class SessionClients:
         self.forget(session)
         session.replicas[self._replicas.service] = replica.address  # from now on it may hold something to release
         method = getattr(replica.stub, self._method)
-        stream = CallStream(method, f"{self._replicas.path}/{self._method}", replica.address)
+        stream = CallStream(
+            lambda: method(timeout=seconds_until(session.deadline)),
+            f"{self._replicas.path}/{self._method}",
+            replica.address,
+        )
         held = self._acknowledged[id(session)] = Acknowledged(replica.address, stream)
         return held
 

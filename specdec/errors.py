@@ -135,6 +135,13 @@ class PeerUnavailable(SpecdecError):
     reason = "PEER_UNAVAILABLE"
 
 
+class DeadlineExceeded(SpecdecError):
+    """The caller's time has run out."""
+
+    code = "DEADLINE_EXCEEDED"
+    reason = "DEADLINE_EXCEEDED"
+
+
 class DataLost(SpecdecError):
     """The client has tokens that the store does not."""
 

@@ -24,9 +24,9 @@ class World:
             setattr(replica.stub, method, self.counting(method, getattr(replica.stub, method)))
 
     def counting(self, name, method):
-        def open_stream():
+        def open_stream(**options):
             self.opened[name] += 1
-            return method()
+            return method(**options)
 
         return open_stream
 

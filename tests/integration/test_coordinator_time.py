@@ -1,0 +1,102 @@
+"""Time: deadlines of clients, which end answers in order and reach the model services, and cancelling."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from specdec.serving.status import from_rpc_error
+from specdec.v1 import common_pb2, generation_pb2
+from tests.integration.coordinator_process import coordinating
+from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
+from tests.integration.serving_world import deadlines, until
+
+NOBODY = "127.0.0.1:1"  # a port that nobody listens on
+
+
+class TimedTarget(FakeTarget):
+    """A target that knows how long its callers wait, and how many of them it serves."""
+
+    def __init__(self):
+        super().__init__()
+        self.remaining, self.working = [], 0
+
+    async def Verify(self, request, context):
+        self.remaining.append(context.time_remaining())
+        self.working += 1
+        try:
+            return await super().Verify(request, context)
+        finally:
+            self.working -= 1
+
+    VerifyStream = Verify
+
+
+class TimedDraft(FakeDraft):
+    """The same of a draft."""
+
+    def __init__(self):
+        super().__init__()
+        self.remaining, self.working = [], 0
+
+    async def Propose(self, request, context):
+        self.remaining.append(context.time_remaining())
+        self.working += 1
+        try:
+            return await super().Propose(request, context)
+        finally:
+            self.working -= 1
+
+    ProposeStream = Propose
+
+
+def request(session_id="", count=12):
+    params = common_pb2.SamplingParams(max_new_tokens=count)
+    speculation = generation_pb2.SpeculationParams(gamma=4)
+    return generation_pb2.GenerateRequest(
+        session_id=session_id, prompt="hi", sampling_params=params, speculation=speculation
+    )
+
+
+@asynccontextmanager
+async def between(redis_url, target, draft):
+    async with serving(target) as large, serving(draft) as small:
+        addresses = [[f"127.0.0.1:{server.port}"] for server in (large, small)]
+        async with coordinating(redis_url, *addresses) as running:
+            for replicas in (running.fleet.targets, running.fleet.drafts):
+                await replicas.wait_for(replicas.usable, 30)
+            yield running
+
+
+async def told_in_time(running, wanted):
+    """Ask with a deadline that is too short for the answer, but not for being told so."""
+    for number, timeout in enumerate(deadlines()):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await running.generate(wanted(number), timeout=timeout)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if from_rpc_error(caught.value).reason == "DEADLINE_EXCEEDED":  # the coordinator's own word
+            return number, timeout
+    raise AssertionError("the coordinator never told")
+
+
+@pytest.mark.parametrize("silent", ["target", "draft"])
+async def test_an_answer_ends_before_its_clients_deadline_and_the_work_for_it_everywhere(redis_url, silent):
+    target, draft = TimedTarget(), TimedDraft()
+    async with between(redis_url, target, draft) as running:
+        {"target": target, "draft": draft}[silent].gate = asyncio.Event()
+        number, timeout = await told_in_time(running, lambda number: request(f"s{number}"))
+        await until(lambda: not target.working and not draft.working)
+        assert 0 < draft.remaining[-1] <= timeout
+        assert all(0 < each <= timeout for each in target.remaining[-1:])
+        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id=f"s{number}"))
+        assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
+        target.gate = draft.gate = None
+        resumed = await running.generate(generation_pb2.GenerateRequest(session_id=f"s{number}", resume_from=0))
+        assert [token for event in resumed for token in event.token_ids] == continuation(b"hi", 12)
+        assert target.remaining[-1] is None
+
+
+async def test_waiting_for_a_target_ends_before_the_clients_deadline(redis_url):
+    async with coordinating(redis_url, [NOBODY], [NOBODY]) as running:
+        await told_in_time(running, lambda _: request())
