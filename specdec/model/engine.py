@@ -40,7 +40,7 @@ class EngineLimits:
         max_batch_tokens: tokens of one forward pass, at least 2.
         max_sessions: sessions with a cache, at least 1.
         cache_tokens: tokens that cache room may be allocated for, over all sessions.
-        max_queue: calls that wait to start, at least 1.
+        max_queue: calls of newcomers that wait to start, at least 1; max_sessions more of sessions that are here.
         idle_seconds: after this long without a call a session may make room for another.
         ahead_tokens: tokens of a pass that is run while no call runs or waits, for likely next ones; 0: none is.
     """
@@ -160,7 +160,8 @@ class Engine:
             SpecdecError: what the work or ``advance`` refused it with; plain: the forward pass failed.
         """
         self._admit(work.prefix.session_id, work.prefix.fence)
-        if self.queue_length >= self.limits.max_queue:
+        here = self.limits.max_sessions if work.prefix.start else 0  # newcomers do not keep out who has begun
+        if self.queue_length >= self.limits.max_queue + here:
             raise QueueFull("too many calls are waiting", retry_seconds=RETRY_SECONDS)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._submit(Call(work, future, trace.get_current_span().get_span_context()))

@@ -206,6 +206,23 @@ async def test_full_queue_refuses_but_release_is_taken():
         await engine.run(VerifyWork(prefix_of([1], "s3")))
 
 
+async def test_queue_full_of_newcomers_takes_the_next_call_of_a_session_that_is_here():
+    model = HashModel()
+    async with Running(model, max_queue=2, max_sessions=1) as engine:
+        await engine.run(VerifyWork(prefix_of([1, 2], "here")))
+        gate = Gate(model)
+        tasks = await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3], "here", start=2))))
+        await arrived(gate)
+        newcomers = await submitted(*(engine.run(VerifyWork(prefix_of([1], f"s{index}"))) for index in range(2)))
+        tasks += await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3, 4], "here", start=2))))
+        with pytest.raises(QueueFull):  # whoever says of all its calls that they are here has no more room than that
+            await engine.run(VerifyWork(prefix_of([1, 2, 3, 4], "here", start=2)))
+        gate.open()
+        verdicts = [each.result for each in await asyncio.gather(*tasks)]
+        assert verdicts == [fresh_verdict([1, 2, 3]), fresh_verdict([1, 2, 3, 4])]
+        await asyncio.gather(*newcomers, return_exceptions=True)
+
+
 async def test_close_fails_what_is_open_and_ends_the_thread():
     model = HashModel()
     gate = Gate(model)
