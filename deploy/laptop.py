@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import shlex
 import shutil
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from deploy.pairs import DEFAULT_PAIR, PAIRS, SYNTHETIC, Pair, chosen_pair, prepare
 from deploy.process import StartFailed
-from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in
+from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in, refuse_closed_doors
 
 DEFAULT_PROMPT = "Why is the sky blue? Explain it to a child."
 UP_PORTS = Ports(
@@ -135,6 +136,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "down":
         return down(options.folder)
+    refuse_closed_doors(os.environ)
     pair = chosen_pair(options.pair, options.target, options.draft)
     if options.command == "demo":
         return demo(pair, options.prompt or DEFAULT_PROMPT, options.flags)

@@ -7,6 +7,8 @@
 """
 
 import logging
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.process import LoggedProcess, PidRecord
+from deploy.process import LoggedProcess, PidRecord, StartFailed
 from deploy.redis_server import CALL_SECONDS, HOST, start_redis
 from specdec.v1 import common_pb2, generation_pb2_grpc
 
@@ -28,6 +30,11 @@ DRAIN_SECONDS = 5
 GRACE_SECONDS = 10.0
 # Time for the coordinator, which loads no model, to find its peers.
 JOIN_SECONDS = 60.0
+# Settings of doors that whoever starts and asks the services here could not pass.
+CLOSED_DOORS = re.compile(
+    r"(TARGET|DRAFT|COORDINATOR)_TLS_\w+|COORDINATOR_(PEER_TLS_\w+|TOKENS_FILE|REDIS_(USERNAME|PASSWORD|CA))",
+    re.IGNORECASE,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +50,20 @@ class Ports:
 
     calls: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, int] = field(default_factory=dict)
+
+
+def refuse_closed_doors(environment: Mapping[str, str]) -> None:
+    """Refuse settings under which the system would run and nobody here could tell, nor get an answer from it.
+
+    Raises:
+        StartFailed: there are such; the message names them.
+    """
+    closed = sorted(name for name, value in environment.items() if value and CLOSED_DOORS.fullmatch(name))
+    if closed:
+        raise StartFailed(
+            f"{', '.join(closed)}: the system on one machine is open, in plaintext, on loopback; start the services by "
+            "hand to close doors, or unset the variables"
+        )
 
 
 def processes_in(folder: Path) -> dict[str, LoggedProcess]:
@@ -72,7 +93,11 @@ class System:
             ports: where to listen.
             environment: variables for every process, on top of this one's, such as ``TARGET_DTYPE``.
             start_seconds: to wait for a model to load at most.
+
+        Raises:
+            StartFailed: see ``refuse_closed_doors``.
         """
+        refuse_closed_doors(os.environ | dict(environment or {}))
         self.folder = folder.resolve()
         self.processes = processes_in(self.folder)
         self._models = {"target": target, "draft": draft}

@@ -217,6 +217,24 @@ def test_what_has_got_a_free_port_is_started_again_on_it(tmp_path, monkeypatch):
     assert redis_ports == [0, 73]
 
 
+@pytest.mark.parametrize(
+    "name", ["COORDINATOR_TLS_CERTIFICATE", "target_tls_key", "COORDINATOR_TOKENS_FILE", "COORDINATOR_REDIS_PASSWORD"]
+)
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_doors_that_the_command_could_not_pass_are_refused_at_once(tmp_path, monkeypatch, capsys, command, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(laptop, "prepare", lambda *_: pytest.fail("models are fetched"))
+    monkeypatch.setattr(system.System, "start", lambda _: pytest.fail("it is started"))
+    monkeypatch.setenv(name, "secret.pem")
+    assert laptop.main([command]) == 1
+    said = capsys.readouterr().err
+    assert name in said
+    assert "secret.pem" not in said
+    monkeypatch.setenv(name, "")  # as if it were not set
+    with pytest.raises(StartFailed, match="DRAFT_TLS_CERTIFICATE"):
+        system.System(tmp_path, target="", draft="", environment={"DRAFT_TLS_CERTIFICATE": "draft.pem"})
+
+
 def test_redis_on_a_taken_port_says_so(tmp_path):
     first, second = LoggedProcess(tmp_path, "redis"), LoggedProcess(tmp_path, "second")
     try:
