@@ -1,0 +1,226 @@
+"""Every pod: its settings load, its probes ask for what is served, its end has its time, it can do no harm."""
+
+import re
+
+import pytest
+
+from deploy.pairs import PAIRS
+from specdec.model.checkpoint import HUB_ID
+from specdec.serving.server import LETTING_GO_SECONDS
+from specdec.serving.settings import describe
+from specdec.v1 import draft_pb2, generation_pb2, target_pb2
+from tests.certificates import Authority
+from tests.manifests import (
+    DEPLOYMENTS,
+    SETTINGS,
+    WORKLOADS,
+    container,
+    environment,
+    named,
+    of_kind,
+    pod,
+    rendered,
+    workload,
+)
+
+SECRETS = {"username": "specdec", "password": "secret"}
+EXPORT_SECONDS = 10  # that the last spans may take: OTEL_EXPORTER_OTLP_TIMEOUT
+OTHERS_VARIABLES = re.compile(r"OTEL_[A-Z_]+|HF_(HOME|HUB_OFFLINE|TOKEN)|XDG_CACHE_HOME|POD_(NAME|NAMESPACE)")
+HEALTH_NAMES = {
+    name: set(messages.DESCRIPTOR.services_by_name)
+    for name, messages in {"coordinator": generation_pb2, "draft": draft_pb2, "target": target_pb2}.items()
+}
+
+
+@pytest.fixture(params=DEPLOYMENTS)
+def objects(request):
+    return rendered(*DEPLOYMENTS[request.param])
+
+
+@pytest.fixture(params=SETTINGS)
+def service(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Return files for the paths that the component tls mounts."""
+    authority = Authority(tmp_path_factory.mktemp("tls"))
+    pair = authority.issue("any")
+    return {"ca.crt": authority.ca, "tls.crt": pair.certificate, "tls.key": pair.key}
+
+
+def spec_of(objects, service):
+    return pod(workload(objects, service))
+
+
+def environment_of(objects, service):
+    return environment(objects, container(objects, service), SECRETS)
+
+
+@pytest.fixture
+def loaded(objects, service, certificates, monkeypatch):
+    """The settings that the service would read of its container's environment; it refuses what it does not know."""
+    for name, value in environment_of(objects, service).items():
+        known = value.startswith("/tls/") and value.rpartition("/")[2]
+        monkeypatch.setenv(name, certificates[known] if known else value)
+    return SETTINGS[service].load([])
+
+
+def test_variables_are_those_that_the_settings_know(objects, service):
+    known = {row.environment for row in describe(SETTINGS[service])}
+    strangers = environment_of(objects, service).keys() - known
+    assert not [name for name in strangers if not OTHERS_VARIABLES.fullmatch(name)]
+
+
+def test_ports_are_those_of_the_settings(objects, service, loaded):
+    ports = {port["name"]: port["containerPort"] for port in container(objects, service)["ports"]}
+    assert ports == {"grpc": loaded.port, "health": loaded.health_port, "metrics": loaded.metrics_port}
+    assert loaded.port == SETTINGS[service].model_fields["port"].default
+    assert loaded.host == "0.0.0.0"
+
+
+def test_probes_ask_the_health_port_for_a_service_that_is_there(objects, service, loaded):
+    """In plaintext: the kubelet speaks no TLS."""
+    made = container(objects, service)
+    probes = [made[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+    asked = [probe["grpc"] for probe in probes if "grpc" in probe]
+    assert made["readinessProbe"]["grpc"] in asked
+    for each in asked:
+        assert each["port"] == loaded.health_port
+        assert each["service"].removeprefix("specdec.v1.") in HEALTH_NAMES[service]
+    assert all(probe["tcpSocket"]["port"] == "health" for probe in probes if "grpc" not in probe)
+
+
+def test_a_coordinator_without_a_target_is_not_restarted(objects):
+    """Its health says whether a target answers; what is asked of it to live must not."""
+    made = container(objects, "coordinator")
+    assert "grpc" in made["readinessProbe"]
+    assert "grpc" not in made["livenessProbe"]
+    assert "grpc" not in made["startupProbe"]
+
+
+@pytest.mark.parametrize("name", ["draft", "target"])
+def test_a_model_gets_half_an_hour_to_load(objects, name):
+    probe = container(objects, name)["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 1800
+
+
+def test_the_end_takes_no_longer_than_the_grace(objects, service, loaded):
+    spec, made = spec_of(objects, service), container(objects, service)
+    before = made.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    needed = before + loaded.drain_seconds + LETTING_GO_SECONDS + EXPORT_SECONDS
+    assert spec["terminationGracePeriodSeconds"] >= needed
+    for limit in re.findall(r"--shutdown-timeout=(\d+)", " ".join(made.get("command", []))):
+        assert needed <= int(limit) < spec["terminationGracePeriodSeconds"]
+
+
+def test_calls_stop_coming_to_a_coordinator_before_it_ends(objects):
+    assert container(objects, "coordinator")["lifecycle"]["preStop"]["sleep"]["seconds"] >= 5
+
+
+def pods(objects):
+    return [pod(each) for each in of_kind(objects, *WORKLOADS)]
+
+
+def test_pods_keep_the_restricted_standard(objects):
+    for spec in pods(objects):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert not [volume for volume in spec["volumes"] if "hostPath" in volume]
+        for made in [*spec["containers"], *spec.get("initContainers", [])]:
+            assert made["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_service_links_are_off(objects):
+    """They would set DRAFT_PORT, which is a setting, to an address."""
+    assert all(spec["enableServiceLinks"] is False for spec in pods(objects))
+
+
+def test_what_is_mounted_is_there_and_what_is_there_is_mounted(objects):
+    for each in of_kind(objects, *WORKLOADS):
+        claims = [claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])]
+        volumes = [volume["name"] for volume in pod(each)["volumes"]] + claims
+        made = [*pod(each)["containers"], *pod(each).get("initContainers", [])]
+        mounts = {mount["name"] for one in made for mount in one["volumeMounts"]}
+        assert mounts == set(volumes)
+        assert len(set(volumes)) == len(volumes)
+
+
+def test_paths_of_the_settings_lie_on_volumes(objects, service):
+    made = container(objects, service)
+    mounted = {mount["mountPath"]: mount for mount in made["volumeMounts"]}
+    assert not mounted["/tmp"].get("readOnly"), "what a read-only root leaves to write to"
+    assert mounted["/models"]["readOnly"]
+    for value in environment_of(objects, service).values():
+        if value.startswith("/"):
+            assert [path for path in mounted if value == path or value.startswith(f"{path}/")], value
+
+
+def test_certificates_lie_where_the_settings_look(objects, service):
+    """And draft and target see no key of an authority."""
+    mounted = {mount["mountPath"]: mount["name"] for mount in container(objects, service)["volumeMounts"]}
+    volumes = {volume["name"]: volume.get("secret") for volume in spec_of(objects, service)["volumes"]}
+    made = {each["spec"]["secretName"]: each["spec"] for each in of_kind(objects, "Certificate")}
+    for value in environment_of(objects, service).values():
+        if value.startswith("/tls/"):
+            folder, _, file = value.rpartition("/")
+            secret = volumes[mounted[folder]]
+            files = [item["path"] for item in secret.get("items", [])] or ["ca.crt", "tls.crt", "tls.key"]
+            assert file in files
+            assert ("tls.key" in files) is not made[secret["secretName"]].get("isCA", False)
+
+
+def test_coordinators_ask_for_the_name_that_model_servers_show():
+    objects = rendered(*DEPLOYMENTS["local, closed"])
+    expected = environment_of(objects, "coordinator")["COORDINATOR_PEER_TLS_NAME"]
+    assert named(objects, "Certificate", "model-server")["spec"]["dnsNames"] == [expected]
+
+
+def test_draft_and_coordinator_would_rather_be_near_the_target(objects):
+    for name in ("draft", "coordinator"):
+        affinity = spec_of(objects, name)["affinity"]["podAffinity"]
+        assert affinity.keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}, "required would block scaling"
+        [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert preferred["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+        near = preferred["podAffinityTerm"]["labelSelector"]["matchLabels"]
+        assert near.items() <= workload(objects, "target")["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("name", ["draft", "target"])
+def test_weights_are_fetched_before_the_start_and_never_after(objects, name):
+    [fetching] = spec_of(objects, name)["initContainers"]
+    model = environment_of(objects, name)[f"{name.upper()}_MODEL"]
+    assert fetching["command"] == ["python", "-m", "specdec.model.checkpoint"]
+    assert fetching["args"] == [f"$({name.upper()}_MODEL)"]
+    assert fetching["image"] == container(objects, name)["image"]
+    assert environment(objects, fetching)[f"{name.upper()}_MODEL"] == model
+    where = {"HF_HOME", "XDG_CACHE_HOME"}
+    serving = environment_of(objects, name)
+    assert {key: serving[key] for key in where} == {key: environment(objects, fetching)[key] for key in where}
+    assert serving["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in environment(objects, fetching)
+
+
+@pytest.mark.parametrize("deployment", [name for name, stack in DEPLOYMENTS.items() if stack[0] != "local"])
+def test_models_of_a_hub_are_pinned_to_a_commit(deployment):
+    objects = rendered(*DEPLOYMENTS[deployment])
+    models = {name: environment_of(objects, name)[f"{name.upper()}_MODEL"] for name in ("draft", "target")}
+    for model in models.values():
+        assert re.fullmatch(r"[0-9a-f]{40}", HUB_ID.fullmatch(model)["revision"])
+    assert environment_of(objects, "coordinator")["COORDINATOR_TOKENIZER"] == models["target"]
+
+
+def test_the_laptops_pair_is_the_default_one():
+    objects = rendered("local")
+    models = {name: environment_of(objects, name)[f"{name.upper()}_MODEL"] for name in ("draft", "target")}
+    assert models == {"draft": PAIRS["smollm2"].draft, "target": PAIRS["smollm2"].target}
+    [fetching] = spec_of(objects, "coordinator")["initContainers"]
+    assert fetching["args"] == [models["target"]]
