@@ -1,11 +1,11 @@
 """The calls of a round: Propose and Verify, each on a replica that has the session's cache warm.
 
-A replica that is away is left for the next one. A draft that fails means a round without draft tokens; a target that is
-away is waited for.
+A replica that is away or full is left for the next one. A draft that fails means a round without draft tokens; a target
+that is away is waited for.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import structlog
 
@@ -14,8 +14,8 @@ from coordinator.replica import Replica
 from coordinator.replicas import Replicas
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session
-from coordinator.session_clients import AWAY, MakeRequest, SessionClients
-from specdec.errors import CacheFull, PeerUnavailable, QueueFull, SpecdecError, StaleFence
+from coordinator.session_clients import AWAY, FULL, MakeRequest, SessionClients
+from specdec.errors import PeerUnavailable, SpecdecError, StaleFence
 from specdec.v1 import common_pb2, draft_pb2, target_pb2
 from specdec.wire import params_to_message, verification_to_message
 
@@ -57,23 +57,25 @@ class DraftClients(SessionClients):
                 response = await self._ask(replica, session, _propose_request(session, within, min_survival))
             except AWAY:
                 continue
+            except FULL as error:
+                logger.debug("no proposal", session=session.session_id, why=error.message)
+                await self._leave(replica, session)
+                fallback = Fallback.DRAFT_OVERLOADED
+                continue
             except StaleFence:
                 raise
             except SpecdecError as error:
-                fallback = self._failed(session, replica, error)
+                self._failed(session, replica, error)
                 continue
             least = 0 if replica.has_no_vocabulary else 1 if min_survival else within
             return _drafted(response, range(least, within + 1), time.monotonic() - started)
         return Drafted(fallback=fallback, seconds=time.monotonic() - started)
 
-    def _failed(self, session: Session, replica: Replica, error: SpecdecError) -> Fallback:
+    def _failed(self, session: Session, replica: Replica, error: SpecdecError) -> None:
         self.forget(session)
-        full = isinstance(error, CacheFull | QueueFull)
-        log = logger.debug if full else logger.warning
-        log("no proposal", session=session.session_id, reason=error.reason, why=error.message)
+        logger.warning("no proposal", session=session.session_id, reason=error.reason, why=error.message)
         if type(error) is SpecdecError:  # no refusal of this session's call: it is broken for all
             self._replicas.lost(replica)
-        return Fallback.DRAFT_OVERLOADED if full else Fallback.DRAFT_UNAVAILABLE
 
 
 class TargetClients(SessionClients):
@@ -99,31 +101,43 @@ class TargetClients(SessionClients):
 
         Raises:
             PeerUnavailable: no target answers.
+            CacheFull, QueueFull: none that does has room.
             SpecdecError: what the target raised.
         """
-        started = time.monotonic()
+        started, full = time.monotonic(), set[str]()
+        problem: SpecdecError = _no_target()
         make_request = _verify_request(session, proposal)
         for _ in range(ATTEMPTS):
-            replica = await self._await_replica(session)
+            replica = await self._await_replica(session, full)
             try:
                 response = await self._ask(replica, session, make_request)
             except AWAY as error:
                 logger.warning("verify failed", session=session.session_id, address=replica.address, why=error.message)
+            except FULL as error:
+                await self._leave(replica, session)
+                full.add(replica.address)
+                problem = error
+                if not any(self._free(session, full)):
+                    break
             except SpecdecError:
                 self.forget(session)
                 raise
             else:
                 return _verdict(response, proposal, time.monotonic() - started)
-        raise _no_target()
+        raise problem
 
-    async def _await_replica(self, session: Session) -> Replica:
-        if replica := next(self._candidates(session), None):
+    async def _await_replica(self, session: Session, full: Collection[str]) -> Replica:
+        if replica := next(self._free(session, full), None):
             return replica
         try:
-            await self._replicas.wait_for(lambda: any(self._candidates(session)), self._patience)
+            await self._replicas.wait_for(lambda: any(self._free(session, full)), self._patience)
         except TimeoutError as error:
             raise _no_target() from error
-        return next(self._candidates(session))
+        return next(self._free(session, full))
+
+    def _free(self, session: Session, full: Collection[str]) -> Iterator[Replica]:
+        """Give the candidates that have not said that they are full."""
+        return (replica for replica in self._candidates(session) if replica.address not in full)
 
     def _fits(self, replica: Replica, session: Session) -> bool:
         """Whether it serves the model that the session was begun with."""

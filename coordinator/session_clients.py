@@ -16,13 +16,14 @@ from coordinator.deadline import seconds_until
 from coordinator.replica import Replica
 from coordinator.replicas import Replicas
 from coordinator.session import Session
-from specdec.errors import NotReady, PeerUnavailable, PrefixMissing, SpecdecError
+from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError
 from specdec.serving.calls import CallStream, call
 from specdec.v1 import common_pb2
 from specdec.wire import fence_to_message
 
 RELEASE_TIMEOUT_SECONDS = 5.0
 AWAY = (PeerUnavailable, NotReady)
+FULL = (CacheFull, QueueFull)
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -71,6 +72,13 @@ class SessionClients:
         """Forget what a replica holds, and end the stream to it; the next call asks again. No call may be running."""
         if held := self._acknowledged.pop(id(session), None):
             held.stream.close()
+
+    async def _leave(self, replica: Replica, session: Session) -> None:
+        """Take a session away from a replica that has no room for more of it; what it holds there may go."""
+        held = self._acknowledged.get(id(session))
+        self.forget(session)
+        if held and held.cached_length:
+            await self._release_on([replica], session, held.cached_length)
 
     def _candidates(self, session: Session) -> Iterator[Replica]:
         """Give the usable replicas: the session's own first, then those with few sessions, in any order of equals."""

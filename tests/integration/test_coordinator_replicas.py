@@ -4,13 +4,15 @@ import asyncio
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import grpc
 import pytest
 from pydantic import ValidationError
 
 from coordinator import replicas
 from coordinator.replica import LONGEST_RETRY_SECONDS, Replica
 from coordinator.settings import CoordinatorSettings
-from specdec.errors import SpecdecError
+from specdec.errors import CacheFull, QueueFull, SpecdecError
+from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
@@ -139,6 +141,36 @@ async def test_a_session_is_continued_where_it_is_warm_by_whichever_coordinator(
         for number in range(6):
             await second.generate(request(3, session_id=f"s{number}"))
         assert [set(target.held) for target in targets] == held
+
+
+async def test_a_full_replica_is_left_for_another_and_told_so_only_when_all_are(redis_url):
+    targets, drafts = [FakeTarget(), FakeTarget()], [FakeDraft(), FakeDraft()]
+    async with between(redis_url, targets, drafts) as running:
+        for full in (targets[0], drafts[0]):
+            full.errors = [CacheFull("no room", retry_seconds=1.5)] * 1000
+        for _ in range(4):  # which of the two an answer begins with is left to chance
+            events = await running.generate(request(20))
+            assert tokens_of(events) == continuation(b"hi", 20)
+            assert not any(event.round.fallback for event in events)
+        targets[1].errors = [QueueFull("too many wait", retry_seconds=1.5)] * 1000
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await running.generate(request())
+        error = from_rpc_error(caught.value)
+        assert (error.code, error.retry_seconds) == ("RESOURCE_EXHAUSTED", 1.5)
+
+
+async def test_a_session_that_outgrows_its_replica_gives_up_its_room_there_and_moves(redis_url):
+    targets = [FakeTarget(), FakeTarget()]
+    async with between(redis_url, targets, []) as running:
+        events = []
+        async for event in running.stub.Generate(request(60, session_id="s")):
+            events.append(event)
+            if len(events) == 2:
+                small, large = sorted(targets, key=lambda target: not target.held)
+                small.errors = [CacheFull("no room", retry_seconds=1.0)] * 1000
+        assert tokens_of(events) == continuation(b"hi", 60)
+        assert [session_id for session_id, keep in small.released if keep] == ["s"]
+        assert large.starts[0] == 0
 
 
 class Names:
