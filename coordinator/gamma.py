@@ -7,7 +7,7 @@ round decide: neither its own draft tokens, nor the rounds of another session th
 from abc import ABC, abstractmethod
 
 from coordinator.experience import Costs, Experience
-from coordinator.goodput import Acceptance, goodput, prospects
+from coordinator.goodput import Acceptance, goodput, least_survival, prospects
 from coordinator.rounds import Round
 from specdec.parameters import SamplingParams, Verification
 
@@ -24,19 +24,20 @@ class Policy(ABC):
         own: how far this answer's proposals stand.
         fleet: how far those of others stand.
         experience: what calls take.
+        min_survival: of the coming round's draft tokens; see ``ProposeRequest``.
     """
 
-    def __init__(self, experience: Experience, fleet: Acceptance) -> None:
+    def __init__(self, experience: Experience, *, shared: bool) -> None:
         """Begin with an answer whose prompt has not been read.
 
         Args:
             experience: of the coordinator.
-            fleet: what is learnt of proposals together with others: the experience's where no other session can have
-                this one's seed, else an empty one.
+            shared: proposals are learnt of together with other answers; see ``may_share``.
         """
         self.own = Acceptance()
-        self.fleet = fleet
+        self.fleet = experience.acceptance if shared else Acceptance()
         self.experience = experience
+        self.min_survival: list[float] = []
         self._decoding = False
 
     @abstractmethod
@@ -68,9 +69,9 @@ class Policy(ABC):
 class Fixed(Policy):
     """Always the same gamma."""
 
-    def __init__(self, experience: Experience, fleet: Acceptance, gamma: int) -> None:
+    def __init__(self, experience: Experience, gamma: int, *, shared: bool) -> None:
         """Ask for gamma draft tokens, 0 for off."""
-        super().__init__(experience, fleet)
+        super().__init__(experience, shared=shared)
         self._gamma = gamma
 
     def choose(self, max_gamma: int) -> int:
@@ -82,12 +83,15 @@ class Adaptive(Policy):
     """The gamma that is expected to bring the most tokens a second, 0 included.
 
     An answer learns how far its own proposals stand and begins with what the fleet has seen. What is not in use is
-    tried again from time to time, within a budget of time that trials may lose.
+    tried again from time to time, within a budget of time that trials may lose. Where answers may learn of each other
+    the draft is told to end a proposal of which no further token is worth its time.
     """
 
-    def __init__(self, experience: Experience, fleet: Acceptance) -> None:
+    def __init__(self, experience: Experience, *, shared: bool) -> None:
         """Begin with what the fleet knows."""
-        super().__init__(experience, fleet)
+        super().__init__(experience, shared=shared)
+        self._shared = shared
+        self.min_survival = [0.0] if shared else []
         self._gamma = 0
         self._stood = ROUNDS_BETWEEN
 
@@ -108,8 +112,11 @@ class Adaptive(Policy):
         other = _candidate(rates, usual, costs.trials)
         lost = (1 + expected[other].stood) * (1 / rates[other] - 1 / rates[usual])
         if other == usual or not self.experience.pay(lost):
-            return usual
-        costs.trials += 1
+            other = usual
+        else:
+            costs.trials += 1
+        if self._shared and other:
+            self.min_survival = least_survival(expected, costs.propose, costs.verify, other, rates[usual])
         return other
 
     def _settle(self, rates: list[float]) -> None:
@@ -121,15 +128,15 @@ class Adaptive(Policy):
             self._gamma, self._stood = best, 0
 
 
-def policy_of(gamma: int | None, experience: Experience, fleet: Acceptance) -> Policy:
+def policy_of(gamma: int | None, experience: Experience, *, shared: bool) -> Policy:
     """Return the policy a request asks for.
 
     Args:
         gamma: draft tokens a round, 0 for off; None leaves the choice to us.
         experience: see ``Policy``.
-        fleet: see ``Policy``.
+        shared: see ``Policy``.
     """
-    return Adaptive(experience, fleet) if gamma is None else Fixed(experience, fleet, gamma)
+    return Adaptive(experience, shared=shared) if gamma is None else Fixed(experience, gamma, shared=shared)
 
 
 def may_share(params: SamplingParams, verification: Verification, *, fresh_seed: bool) -> bool:

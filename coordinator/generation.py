@@ -31,7 +31,7 @@ Show = Callable[[Event], Awaitable[None]]
 class Draft(Protocol):
     """Who proposes."""
 
-    async def propose(self, session: Session, gamma: int) -> Drafted:
+    async def propose(self, session: Session, gamma: int, min_survival: Sequence[float]) -> Drafted:
         """Return gamma draft tokens, or fewer or none and the reason; only a stale claim is raised."""
 
 
@@ -154,7 +154,8 @@ class Generation:
         if self._distrusted:
             return Drafted(fallback=Fallback.INVALID_PROPOSAL)
         try:
-            drafted = await self._claimed(lambda: self._parties.draft.propose(self._session, gamma))
+            draft, bounds = self._parties.draft, self._policy.min_survival
+            drafted = await self._claimed(lambda: draft.propose(self._session, gamma, bounds))
         except StaleFence:  # whether the claim is lost, the store says at the commit
             return Drafted(fallback=Fallback.DRAFT_UNAVAILABLE)
         self._distrusted = drafted.fallback is Fallback.INVALID_PROPOSAL

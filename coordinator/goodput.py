@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FORGET = 0.97  # what an observation still weighs when the next of its kind has come: about 30 of them count
-PRIOR_ROUNDS = 6.0  # that the fleet's experience counts for beside a session's own
+PRIOR_ROUNDS = 2.0  # that the fleet's experience counts for beside a session's own
 OUTLIER = 3.0  # times the usual duration; what takes longer has waited for something else
 
 
@@ -122,6 +122,33 @@ class Durations:
         low, high = known[right - 1], known[right]
         slope = max(0.0, (self.means[high] - self.means[low]) / (high - low))
         return self.means[low] + slope * (tokens - low)
+
+
+def least_survival(
+    expected: Sequence[Prospect], propose: Durations, verify: Durations, gamma: int, rate: float
+) -> list[float]:
+    """Return how likely the first, and every further draft token must be to stand to be worth the time it takes.
+
+    A first one leads to others: it is worth what all of them bring, as far as proposals have gone until now.
+
+    Args:
+        expected: entry gamma for gamma.
+        propose: durations of Propose calls.
+        verify: durations of Verify calls.
+        gamma: draft tokens asked for, at least 1.
+        rate: tokens a second that time is worth.
+    """
+
+    def seconds(tokens: float) -> float:
+        return propose.expected(tokens) + verify.expected(tokens)
+
+    first, last = expected[1], expected[gamma]
+    lead = last.stood / first.stood if first.stood > 0 else 1.0
+    tokens = last.proposed / first.proposed if first.proposed > 0 else 1.0
+    begin = rate * (seconds(tokens) - seconds(0.0)) / lead
+    go_on = rate * (seconds(tokens + 1.0) - seconds(tokens))
+    # More tokens never take less, but of two durations between which a third lies the noise may say so.
+    return [min(max(0.0, bound), 1.0) for bound in (begin, go_on)]
 
 
 def goodput(expected: Sequence[Prospect], propose: Durations, verify: Durations) -> list[float]:

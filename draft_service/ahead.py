@@ -10,10 +10,6 @@ from dataclasses import dataclass
 # Tokens that may come at a place, with how likely each is, likeliest first.
 Ranking = Sequence[tuple[int, float]]
 
-BINS = 10
-PRIOR_RATE, PRIOR_TRIALS = 0.7, 8.0  # of draft tokens of any confidence, before anything is known
-MEMORY = 1000.0  # trials that a bin remembers; of more the older ones fade
-
 
 @dataclass(frozen=True, slots=True)
 class Prospective:
@@ -28,28 +24,6 @@ class Prospective:
     accept_index: int
     next_token: int
     probability: float
-
-
-class Calibration:
-    """How often draft tokens stand, by how confident the draft was of them."""
-
-    def __init__(self) -> None:
-        """Know nothing but the prior."""
-        self._trials = [PRIOR_TRIALS] * BINS
-        self._stood = [PRIOR_TRIALS * PRIOR_RATE] * BINS
-
-    def rate(self, confidence: float) -> float:
-        """Return the share of tokens that stand, of those tested."""
-        at = _bin(confidence)
-        return self._stood[at] / self._trials[at]
-
-    def learn(self, confidences: Sequence[float], accept_index: int) -> None:
-        """Take in a round that came to its end: the draft tokens up to the first that did not stand were tested."""
-        for index, confidence in enumerate(confidences[: accept_index + 1]):
-            at = _bin(confidence)
-            fade = min(1.0, MEMORY / (self._trials[at] + 1.0))
-            self._trials[at] = (self._trials[at] + 1.0) * fade
-            self._stood[at] = (self._stood[at] + (index < accept_index)) * fade
 
 
 def rejections(draft_tokens: Sequence[int], rankings: Sequence[Ranking], rates: Sequence[float]) -> list[Prospective]:
@@ -86,7 +60,3 @@ def full_accepts(gamma: int, ranking: Ranking, standing: float) -> list[Prospect
 def likeliest(ways: Sequence[Prospective], most: int) -> list[Prospective]:
     """Return the likeliest ``most`` of them at most, likeliest first."""
     return heapq.nlargest(most, ways, key=lambda way: way.probability)
-
-
-def _bin(confidence: float) -> int:
-    return min(int(confidence * BINS), BINS - 1)

@@ -11,6 +11,7 @@ import structlog
 import torch
 
 from draft_service.ahead import Ranking
+from draft_service.survival import Stop, model_grade
 from specdec.draws import Purpose, gumbel_noise, uniform
 from specdec.errors import InvalidParameter
 from specdec.model.work import Done, Feed, Outcome
@@ -59,6 +60,7 @@ class Draft:
         gamma: draft tokens wanted.
         verification: which randomness the tokens are drawn with.
         limits: of the model.
+        stop: where the proposal ends before it is full.
         rankings: of each place with a draft token, what was likely there; kept where ``ranked`` says so.
         guessed: a row was not finite or a pass failed, and a token is a guess.
     """
@@ -68,6 +70,7 @@ class Draft:
     gamma: int
     verification: Verification
     limits: DraftLimits
+    stop: Stop = field(default_factory=Stop)
     committed: Sequence[int] = ()
     draft_tokens: list[int] = field(default_factory=list)
     draft_distributions: list[SparseDistribution] = field(default_factory=list)
@@ -103,6 +106,11 @@ class Draft:
         return 0
 
     @property
+    def graded(self) -> bool:
+        """Whether it matters how likely draft tokens are to stand."""
+        return bool(self.stop.bounds)
+
+    @property
     def row(self) -> RowContext:
         """What the next draft token stands on."""
         return RowContext(
@@ -119,12 +127,17 @@ class Draft:
         if self.gamma > 0:
             size = len(probabilities) - probabilities.count(0.0)
             self.add(token, SparseDistribution(tuple(token_ids[:size]), tuple(probabilities[:size])))
-        return self.done() if self.full else Feed([token], 1)
+        return self.done() if self.ended else Feed([token], 1)
 
     @property
     def full(self) -> bool:
         """Whether there are as many draft tokens as wanted."""
         return len(self.draft_tokens) >= self.gamma
+
+    @property
+    def ended(self) -> bool:
+        """Whether there are as many draft tokens as wanted, or as are worth it."""
+        return self.full or self.stop.over
 
     def add(self, token: int, drawn_from: SparseDistribution) -> None:
         """Add a draft token."""
@@ -149,6 +162,8 @@ class Draft:
         if not self.guessed:
             logger.warning("the draft's distribution is not finite", session=self.prefix.session_id)
         self.guessed = True
+        if self.graded and self.gamma > 0:
+            self.stop.add(model_grade(0.0))
         return self.take(GUESS, (GUESS,), (1.0,))
 
     def cut_short(self) -> Done | None:
@@ -186,13 +201,16 @@ def draw(ready: Sequence[tuple[Draft, torch.Tensor]]) -> list[Outcome]:
         tokens[coupled, 0] = coupled_choice(probabilities[coupled], noise)
     finite = probabilities.isfinite().all(dim=-1, keepdim=True)
     columns = [finite, tokens, token_ids, q]
-    if ranked := max(draft.ranked for draft in drafts):
+    if any(draft.graded for draft in drafts):
         likelihoods = _likelihoods(drafts, logits, probabilities, coupled, noise)
-        columns += sparse_distributions(likelihoods, ranked)
+        columns += [
+            likelihoods.gather(1, tokens),
+            *sparse_distributions(likelihoods, max(each.ranked for each in drafts)),
+        ]
     # Token ids are exact in float64, so one tensor carries everything to the host.
     host = torch.cat([column.double() for column in columns], dim=1).tolist()
-    ranking = 2 + token_ids.shape[1] + q.shape[1]
-    return [_outcome(draft, row, ranking) for draft, row in zip(drafts, host, strict=True)]
+    likelihood = 2 + token_ids.shape[1] + q.shape[1]
+    return [_outcome(draft, row, likelihood) for draft, row in zip(drafts, host, strict=True)]
 
 
 def _draft_draws(drafts: Sequence[Draft], device: torch.device) -> torch.Tensor:
@@ -221,13 +239,22 @@ def _likelihoods(
     return likelihoods
 
 
-def _outcome(draft: Draft, host: list[float], ranking: int) -> Feed | Done:
-    """Hand a row to its draft: [finite, token, ids and probabilities of the support, then those of the ranking]."""
-    finite, token, *support = host[:ranking]
+def _outcome(draft: Draft, host: list[float], likelihood: int) -> Feed | Done:
+    """Hand a row to its draft.
+
+    Args:
+        draft: whose row it is.
+        host: finite, token, ids and probabilities of the support; then, where a draft of the batch is graded, how
+            likely the token is to stand, ids and probabilities of the ranking.
+        likelihood: where in the row that is.
+    """
+    finite, token, *support = host[:likelihood]
     if not finite:
         return draft.guess()
+    if draft.graded and draft.gamma > 0:
+        draft.stop.add(model_grade(host[likelihood]))
     if draft.ranked:
-        draft.rankings.append(list(zip(*_halves(host[ranking:]), strict=True)))
+        draft.rankings.append(list(zip(*_halves(host[likelihood + 1 :]), strict=True)))
     return draft.take(int(token), *_halves(support))
 
 

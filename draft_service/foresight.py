@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter
 
-from draft_service.ahead import Calibration, Prospective, full_accepts, likeliest, rejections
+from draft_service.ahead import Prospective, full_accepts, likeliest, rejections
 from draft_service.drafting import Draft
 from specdec.model.work import Done, Feed, Fork
-from specdec.parameters import Verification
-from specdec.prefix import common_length
 
 RANKED = 16  # tokens of a place that may be drafted ahead from
 
@@ -35,11 +33,6 @@ class Foresight:
         self._used = Counter("specdec_ahead_used", "Draft tokens of them that a call took over.", registry=registry)
         self._hits = Counter("specdec_ahead_hits", "Calls that found draft tokens of theirs there.", registry=registry)
         self._misses = Counter("specdec_ahead_misses", "Calls that found those of others alone.", registry=registry)
-        self._calibration: dict[tuple[Verification, bool], Calibration] = {}
-
-    def calibration(self, draft: Draft) -> Calibration:
-        """Return how often tokens of such drafts stand."""
-        return self._calibration.setdefault((draft.verification, draft.params.greedy), Calibration())
 
     def count(self, used: int) -> None:
         """Count a call for whose session something had been drafted ahead, ``used`` tokens of its own."""
@@ -56,6 +49,11 @@ class RankedDraft(Draft):
     """
 
     foresight: Foresight
+
+    @property
+    def graded(self) -> bool:
+        """It always matters how likely draft tokens are to stand."""
+        return True
 
     @property
     def ranked(self) -> int:
@@ -104,7 +102,7 @@ class ForesightedDraft(RankedDraft):
     def begin(self, committed: list[int]) -> Feed | Done:
         """Ask for the logits that follow what is there, or be done at once."""
         self.start(committed)
-        return self.done() if self.draft_tokens and self.full else Feed(list(self.draft_tokens), 1)
+        return self.done() if self.draft_tokens and self.ended else Feed(list(self.draft_tokens), 1)
 
     def done(self) -> Done:
         """End the proposal, with an outlook on the next one."""
@@ -120,9 +118,11 @@ class ForesightedDraft(RankedDraft):
             and ahead.prefix.fence == self.prefix.fence
         )
         if same and not ahead.guessed:
-            self.draft_tokens = ahead.draft_tokens[: self.gamma]
-            self.draft_distributions = ahead.draft_distributions[: self.gamma]
-            self.rankings = ahead.rankings[: self.gamma]
+            while len(self.draft_tokens) < len(ahead.draft_tokens) and not self.ended:
+                self.stop.add(ahead.stop.grades[len(self.draft_tokens)])
+                self.draft_tokens.append(ahead.draft_tokens[len(self.draft_tokens)])
+            self.draft_distributions = ahead.draft_distributions[: len(self.draft_tokens)]
+            self.rankings = ahead.rankings[: len(self.draft_tokens)]
         return bool(self.draft_tokens)
 
 
@@ -142,8 +142,7 @@ class NextCall:
         """Return the likeliest outcomes of the round, and a look at what may come when all draft tokens stand."""
         self.asked = True
         call = self.call
-        calibration = call.foresight.calibration(call)
-        rates = [calibration.rate(confidence) for confidence in self._confidences()]
+        rates = [call.stop.calibration.rate(grade) for grade in call.stop.grades]
         ways = likeliest(rejections(call.draft_tokens, call.rankings, rates), call.foresight.most)
         forks = [fork for way in ways for fork in self.fork(way)]
         standing = math.prod(rates)
@@ -164,23 +163,13 @@ class NextCall:
         ahead = DraftAhead(*fields, foresight=call.foresight)
         return [Fork(ahead, start, [way.next_token], way.probability)]
 
-    def meet(self, work: ForesightedDraft, committed: Sequence[int], ahead: Draft | None) -> bool:
-        """Learn how the round ended, and let the next call begin with what is there for it."""
-        call, base_length = self.call, len(self.call.committed)
-        added = len(committed) - base_length
-        if 1 <= added <= len(call.draft_tokens) + 1:
-            accept_index = common_length(call.draft_tokens, committed[base_length:-1])
-            call.foresight.calibration(call).learn(self._confidences(), accept_index)
+    def meet(self, work: ForesightedDraft, committed: Sequence[int], ahead: Draft | None) -> bool:  # noqa: ARG002
+        """Let the next call begin with what is there for it."""
         resumed = ahead is not None and work.resume(ahead)
         if self.asked:
             work.ahead_tokens = len(work.draft_tokens)
-            call.foresight.count(work.ahead_tokens)
+            self.call.foresight.count(work.ahead_tokens)
         return resumed
-
-    def _confidences(self) -> list[float]:
-        """Return how likely the draft has held each of its tokens."""
-        pairs = zip(self.call.draft_tokens, self.call.rankings, strict=True)
-        return [dict(ranking).get(token, 0.0) for token, ranking in pairs]
 
 
 @dataclass(slots=True)

@@ -9,12 +9,30 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specdec.prefix import common_length
 from specdec.proposal import SparseDistribution
 
 LONGEST = 8  # tokens that a match is looked for over; what still differs after so many rarely goes on differently
 NEWEST = 32  # occurrences that are looked at: bounds the work where a context is common, such as the end of a line
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """What followed before.
+
+    Attributes:
+        token_ids: those of the newest occurrences first, with repetition; empty where nothing matches.
+        matched: how many tokens before it were the same.
+    """
+
+    token_ids: Sequence[int]
+    matched: int
+
+    def __bool__(self) -> bool:
+        """Whether anything did."""
+        return bool(self.token_ids)
 
 
 class Places:
@@ -84,32 +102,25 @@ class Lookup:
         self._prompt_length = prompt_length
         return shared
 
-    def match(self, drafted: Sequence[int]) -> list[int]:
+    def match(self, drafted: Sequence[int]) -> Followers:
         """Return what followed the longest end of committed and drafted tokens that stood there before.
 
         Args:
             drafted: draft tokens so far.
-
-        Returns:
-            Token ids, those of the newest occurrences first, with repetition; empty where nothing matches.
         """
         tail = [*self.tokens[-LONGEST:], *drafted][-LONGEST:]
-        positions = self._matches.after(tail)
+        positions, matched = self._matches.after(tail), self._shortest
         for length in range(self._shortest + 1, len(tail) + 1):
             longer = [at for at in positions if at >= length and self.tokens[at - length] == tail[-length]]
             if not longer:
                 break
-            positions = longer
-        return [self.tokens[at] for at in positions]
+            positions, matched = longer, length
+        return Followers([self.tokens[at] for at in positions], matched)
 
-    def step(self, drafted: Sequence[int]) -> list[int]:
-        """Return what followed the last token elsewhere in the answer: tokens that the target has chosen.
-
-        Returns:
-            Token ids as ``match`` gives them.
-        """
+    def step(self, drafted: Sequence[int]) -> Followers:
+        """Return what followed the last token elsewhere in the answer: tokens that the target has chosen."""
         tail = drafted[-1:] or self.tokens[-1:]
-        return [self.tokens[at] for at in self._steps.after(tail, self._prompt_length)]
+        return Followers([self.tokens[at] for at in self._steps.after(tail, self._prompt_length)], 1)
 
 
 class Lookups:

@@ -10,30 +10,31 @@ from dataclasses import dataclass, field
 import torch
 
 from draft_service.drafting import Draft
-from draft_service.lookup import Lookup, Lookups, distribution_of
+from draft_service.lookup import Followers, Lookup, Lookups, distribution_of
 from draft_service.shared_steps import SharedSteps
+from draft_service.survival import lookup_grade
 from specdec.draws import Purpose, gumbel_noise_of, uniform
 from specdec.model.work import Done, Feed
 from specdec.parameters import Verification
 from specdec.proposal import SparseDistribution
 from specdec.sampling import coupled_choice, inverse_cdf
 
-# From the draft tokens so far to the ids that followed before, newest first; empty where nothing is known.
-Followers = Callable[[Sequence[int]], Sequence[int]]
+# From the draft tokens so far to what followed before.
+Source = Callable[[Sequence[int]], Followers]
 
 
 @dataclass(slots=True, kw_only=True)
 class LookupDraft(Draft):
-    """A proposal of what followed before, and no more: it ends where nothing is known.
+    """A proposal of what followed before, and no more: it ends where nothing is known, or nothing worth it.
 
     That is exact, because whether it ends is decided by tokens that are all in the proposal. To draw a token, look at
     it and then leave it out would be a bias.
 
     Attributes:
-        source: gives a started draft its followers.
+        source: gives a started draft what it looks up in.
     """
 
-    source: Callable[[Draft], Followers]
+    source: Callable[[Draft], Source]
 
     @property
     def reach(self) -> int:
@@ -54,12 +55,12 @@ class ComposedDraft(Draft):
     When the model is needed it is fed what the lookup has added together with the token before, in one pass.
 
     Attributes:
-        source: gives a started draft its followers.
+        source: gives a started draft what it looks up in.
         followers: what it gave.
     """
 
-    source: Callable[[Draft], Followers]
-    followers: Followers = field(init=False)
+    source: Callable[[Draft], Source]
+    followers: Source = field(init=False)
 
     def begin(self, committed: list[int]) -> Feed | Done:
         """Take what is known, and ask for logits where that ends."""
@@ -77,13 +78,14 @@ class ComposedDraft(Draft):
         return self.done() if self.full else Feed(unfed, 1)
 
 
-def add_followers(draft: Draft, followers: Followers) -> list[int]:
-    """Add draft tokens as long as some are wanted and known. Return them."""
+def add_followers(draft: Draft, followers: Source) -> list[int]:
+    """Add draft tokens as long as some are wanted, known and worth it. Return them."""
     added = []
-    while not draft.full and (known := followers(draft.draft_tokens)):
-        distribution = distribution_of(known, draft.limits.support_size, greedy=draft.params.greedy)
+    while not draft.full and (known := followers(draft.draft_tokens)) and draft.stop.takes(lookup_grade(known.matched)):
+        distribution = distribution_of(known.token_ids, draft.limits.support_size, greedy=draft.params.greedy)
         added.append(_drawn(draft, distribution))
         draft.add(added[-1], distribution)
+        draft.stop.add(lookup_grade(known.matched))
     return added
 
 
@@ -101,18 +103,18 @@ def _drawn(draft: Draft, distribution: SparseDistribution) -> int:
     return distribution.token_ids[int(chosen)]
 
 
-def matches(lookups: Lookups, draft: Draft) -> Followers:
+def matches(lookups: Lookups, draft: Draft) -> Source:
     """Give what followed the same several tokens before."""
     return _lookup_of(lookups, draft).match
 
 
-def own_tokens(lookups: Lookups, draft: Draft) -> Followers:
+def own_tokens(lookups: Lookups, draft: Draft) -> Source:
     """Give matches and, where there is none, what followed the last token in the answer."""
     lookup = _lookup_of(lookups, draft)
     return lambda drafted: lookup.match(drafted) or lookup.step(drafted)
 
 
-def own_and_shared_tokens(lookups: Lookups, shared: SharedSteps, draft: Draft) -> Followers:
+def own_and_shared_tokens(lookups: Lookups, shared: SharedSteps, draft: Draft) -> Source:
     """Give the session's own tokens and, where it has none, what followed the last token in any session's answer.
 
     Only where that is exact: see ``SharedSteps``. Without chance (greedy) and with COUPLED a proposal may depend on
@@ -124,7 +126,7 @@ def own_and_shared_tokens(lookups: Lookups, shared: SharedSteps, draft: Draft) -
     free = draft.params.greedy or draft.verification is Verification.COUPLED
     if not free and not shared.open_to(seed, len(committed)):
         return own
-    return lambda drafted: own(drafted) or shared.after((drafted or committed)[-1])
+    return lambda drafted: own(drafted) or Followers(shared.after((drafted or committed)[-1]), 0)
 
 
 def _lookup_of(lookups: Lookups, draft: Draft) -> Lookup:

@@ -9,13 +9,20 @@ from draft_service.drafting import DraftLimits
 from draft_service.foresight import ForesightedDraft
 from draft_service.kinds import drafts_of
 from draft_service.settings import DraftSettings
+from draft_service.survival import Proposed, TrackRecord
 from specdec.model.engine import Advance
 from specdec.model.language_model import LanguageModel
 from specdec.proposal import Proposal
 from specdec.serving import names
 from specdec.serving.model_server import ModelServicer, answer_timings
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
-from specdec.wire import params_from_message, prefix_from_message, proposal_to_message, verification_from_message
+from specdec.wire import (
+    bounds_from_message,
+    params_from_message,
+    prefix_from_message,
+    proposal_to_message,
+    verification_from_message,
+)
 
 
 class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
@@ -27,6 +34,7 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
         """Prepare to answer NOT_READY."""
         super().__init__(settings, registry)
         self._drafts = drafts_of(settings, registry)
+        self._record = TrackRecord(settings.max_sessions)
 
     def load(self) -> LanguageModel:
         """Load what the settings name."""
@@ -43,15 +51,15 @@ class DraftServicer(ModelServicer, draft_pb2_grpc.DraftServiceServicer):
         """Draw up to gamma tokens that follow the committed ones."""
         self.check_gamma(request.gamma, "gamma")
         self.check_length(request.prefix)
-        draft = self._drafts.make(
-            prefix=prefix_from_message(request.prefix),
-            params=params_from_message(request.sampling_params),
-            gamma=request.gamma,
-            verification=verification_from_message(request.verification),
-            limits=self._limits(),
-        )
+        prefix, params = prefix_from_message(request.prefix), params_from_message(request.sampling_params)
+        verification = verification_from_message(request.verification)
+        bounds = bounds_from_message(request.min_survival)
+        stop = self._record.stop(verification, greedy=params.greedy, bounds=bounds)
+        draft = self._drafts.make(prefix, params, request.gamma, verification, self._limits(), stop)
         answer = await self.engine.run(draft)
         proposal: Proposal = answer.result
+        self._record.learn(prefix)
+        self._record.note(prefix.session_id, Proposed(prefix.base_length, proposal.draft_tokens, stop))
         trace.get_current_span().set_attributes(
             {
                 names.SESSION: draft.prefix.session_id,

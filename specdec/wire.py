@@ -8,6 +8,7 @@ Nothing here computes on probabilities: the float32 values of a draft distributi
 import math
 import re
 from array import array
+from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -203,6 +204,16 @@ def verification_from_message(value: int, field: str = "verification") -> Verifi
         if number == value:
             return verification
     raise InvalidParameter(f"{field} has no value {value}", field=field)
+
+
+def bounds_from_message(values: Sequence[float], field: str = "min_survival") -> tuple[float, ...]:
+    """Read how likely draft tokens must be to stand.
+
+    Raises:
+        InvalidParameter: one is no chance.
+    """
+    _require(all(0.0 <= value <= 1.0 for value in values), field, "must be between 0 and 1")
+    return tuple(values)
 
 
 def duration(seconds: float) -> Duration:

@@ -51,7 +51,9 @@ GOOD_REQUESTS = {
     "GetModelInfo": [common_pb2.GetModelInfoRequest()],
     "Release": [common_pb2.ReleaseRequest(session_id="a", fence=fence, keep_length=2)],
     "Propose": [
-        draft_pb2.ProposeRequest(prefix=prefix, sampling_params=params, gamma=3, verification=way)
+        draft_pb2.ProposeRequest(
+            prefix=prefix, sampling_params=params, gamma=3, verification=way, min_survival=[0.5, 0.1]
+        )
         for way in (TOKEN, COUPLED)
     ],
     "Verify": [

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from draft_service.lookup import Lookup, Lookups, distribution_of
+from draft_service.lookup import Followers, Lookup, Lookups, distribution_of
 from draft_service.lookup_drafting import ComposedDraft, LookupDraft, matches, own_and_shared_tokens, own_tokens
 from draft_service.shared_steps import SharedSteps
 from specdec.parameters import Verification
@@ -63,8 +63,8 @@ class LookupDrafting:
         return drafts(Proposal(), 1.0)
 
 
-def share_of(followers: list[int]) -> SparseDistribution | None:
-    return distribution_of(followers, VOCABULARY, greedy=False) if followers else None
+def share_of(followers: Followers) -> SparseDistribution | None:
+    return distribution_of(followers.token_ids, VOCABULARY, greedy=False) if followers else None
 
 
 def own(lookup: Lookup, tokens: Context) -> SparseDistribution | None:
@@ -77,7 +77,7 @@ for other, said in enumerate([(0, 1), (0, 2), (0, 2), (1, 2)]):  # and nothing o
 
 
 def taught(lookup: Lookup, tokens: Context) -> SparseDistribution | None:
-    return share_of(lookup.match(tokens) or TAUGHT.after([*lookup.tokens, *tokens][-1]))
+    return share_of(lookup.match(tokens) or Followers(TAUGHT.after([*lookup.tokens, *tokens][-1]), 0))
 
 
 def matched_or_modelled(lookup: Lookup, tokens: Context) -> SparseDistribution:

@@ -8,7 +8,6 @@ from coordinator.answer import Answer
 from coordinator.experience import Experience
 from coordinator.gamma import policy_of
 from coordinator.generation import Generation, Parties
-from coordinator.goodput import Acceptance
 from coordinator.rounds import Drafted, Fallback, Verdict
 from coordinator.session import Session, Speculation, Usage
 from coordinator.text import ByteDetokenizer, TextStream
@@ -71,7 +70,7 @@ class FakeDraft:
         self.errors = []
         self.asked = []
 
-    async def propose(self, session, gamma):
+    async def propose(self, session, gamma, min_survival):
         base = session.length - self.prompt_length
         await self.timeline.pass_by(f"propose {base}")
         self.asked.append(gamma)
@@ -140,7 +139,7 @@ class World:
         )
         parties = Parties(self.draft, self.target, self.store, renew_seconds)
         self.generation = Generation(
-            self.session, self.answer, parties, policy_of(gamma, Experience(), Acceptance()), 16
+            self.session, self.answer, parties, policy_of(gamma, Experience(), shared=False), 16
         )
         self.shown = []
 

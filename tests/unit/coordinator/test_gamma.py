@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.experience import TRIAL_SHARE, Experience
 from coordinator.gamma import FIRST_GAMMA, Adaptive, Fixed, may_share, policy_of, within_answer, within_draft
-from coordinator.goodput import Acceptance, Durations, prospects
+from coordinator.goodput import Acceptance, Durations, Prospect, least_survival, prospects
 from coordinator.rounds import Drafted, Fallback, Round, Verdict
 from specdec.parameters import SamplingParams, Verification
 
@@ -76,15 +76,15 @@ def tokens_a_second(world, policy, rounds, seed):
 
 @cache
 def fixed_rates(world):
-    return {gamma: tokens_a_second(world, Fixed(Experience(), Acceptance(), gamma), 2000, 1) for gamma in RATES}
+    return {gamma: tokens_a_second(world, Fixed(Experience(), gamma, shared=False), 2000, 1) for gamma in RATES}
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_it_comes_near_the_best_fixed_gamma_and_never_far_below_none(world):
     fixed = fixed_rates(world)
     experience = Experience()
-    tokens_a_second(world, Adaptive(experience, experience.acceptance), 300, 2)
-    adaptive = tokens_a_second(world, Adaptive(experience, experience.acceptance), 3000, 3)
+    tokens_a_second(world, Adaptive(experience, shared=True), 300, 2)
+    adaptive = tokens_a_second(world, Adaptive(experience, shared=True), 3000, 3)
     assert adaptive >= 0.95 * max(fixed.values())
     assert adaptive >= 0.97 * fixed[0]
 
@@ -98,7 +98,7 @@ def test_the_worlds_ask_for_different_choices():
 def test_a_world_that_changes_is_followed_both_ways():
     good, bad = WORLDS["a good draft"], WORLDS["a useless draft"]
     experience = Experience()
-    policy = Adaptive(experience, experience.acceptance)
+    policy = Adaptive(experience, shared=True)
     for world, fewest, most in ((good, 4, 16), (bad, 0, 0), (good, 3, 16)):
         rng = random.Random(5)
         for _ in range(1500):
@@ -109,7 +109,7 @@ def test_a_world_that_changes_is_followed_both_ways():
 
 def test_trials_lose_no_more_than_their_share():
     experience, world, rng = Experience(), WORLDS["a useless draft"], random.Random(4)
-    policy = Adaptive(experience, experience.acceptance)
+    policy = Adaptive(experience, shared=True)
     seconds = plain = 0.0
     for _ in range(5000):
         round_ = world.round(policy.choose(MAX_GAMMA), rng)
@@ -121,7 +121,7 @@ def test_trials_lose_no_more_than_their_share():
 
 def test_what_is_no_round_of_its_kind_teaches_no_duration():
     experience = Experience()
-    policy = Adaptive(experience, experience.acceptance)
+    policy = Adaptive(experience, shared=True)
     prompt = Round(0, 500, Drafted(), Verdict(0, 7, reused_length=0, seconds=9.0))
     catching_up = Round(1, 500, Drafted([7], asked=1, reused_length=100, seconds=9.0), Verdict(1, 7, 499, seconds=0.1))
     fallback = Round(2, 500, Drafted(fallback=Fallback.DRAFT_UNAVAILABLE, seconds=9.0), Verdict(0, 7, 499, seconds=0.2))
@@ -136,7 +136,7 @@ def test_an_answer_begins_with_the_gamma_that_earlier_ones_came_to():
     experience, rng = Experience(), random.Random(6)
     firsts = []
     for _ in range(5):
-        policy = Adaptive(experience, experience.acceptance)
+        policy = Adaptive(experience, shared=True)
         for number in range(30):
             gamma = policy.choose(MAX_GAMMA)
             firsts += [gamma] if number == 0 else []
@@ -147,7 +147,7 @@ def test_an_answer_begins_with_the_gamma_that_earlier_ones_came_to():
 
 def test_a_draft_that_was_away_is_taken_up_when_it_comes():
     experience = Experience()
-    policy = Adaptive(experience, experience.acceptance)
+    policy = Adaptive(experience, shared=True)
     for number in range(50):
         away = Drafted(fallback=Fallback.DRAFT_UNAVAILABLE) if policy.choose(MAX_GAMMA) else Drafted()
         policy.observe(Round(number, 500, away, Verdict(0, 7, 499, seconds=0.03)))
@@ -160,7 +160,7 @@ def test_a_draft_that_was_away_is_taken_up_when_it_comes():
 
 def test_answers_count_as_load_while_they_decode():
     experience = Experience()
-    policies = [Fixed(experience, Acceptance(), 0) for _ in range(3)]
+    policies = [Fixed(experience, 0, shared=False) for _ in range(3)]
     assert experience.decoding == 0
     for policy in policies:
         policy.observe(WORLDS["textbook"].round(0, random.Random(0)))
@@ -210,11 +210,42 @@ def test_an_outlier_hardly_moves_a_duration():
 def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
     """Two sessions of one seed have the same draws: what one of them saw may not choose gamma for the other."""
     experience = Experience()
-    policy = Adaptive(experience, Acceptance())
+    policy = Adaptive(experience, shared=False)
     for _ in range(20):
         policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), random.Random(1)))
     assert not experience.acceptance.positions
     assert experience.costs.verify.means
+
+
+def test_a_token_is_worth_the_time_it_takes_and_the_first_what_it_leads_to():
+    propose, verify = Durations({0: 0.001, 4: 0.001}), Durations({0: 0.040, 1: 0.060, 2: 0.063, 4: 0.069})
+    expected = [Prospect(*each) for each in ((0, 0), (0.5, 0.4), (1.0, 0.7), (1.5, 1.0))]
+    begin, go_on = least_survival(expected, propose, verify, 3, 25.0)
+    assert begin == pytest.approx(25.0 * 0.026 / 2.5)  # three tokens, of which 2.5 stand
+    assert go_on == pytest.approx(25.0 * 0.003)
+    assert least_survival(expected, propose, verify, 3, 1e9) == [1.0, 1.0]  # and not more
+    noisy = Durations({0: 0.040, 1: 0.060, 3: 0.030, 4: 0.031})
+    assert least_survival(expected, propose, noisy, 3, 25.0)[0] == 0.0  # and not less
+
+
+def test_nothing_is_taken_to_lead_anywhere_while_nothing_has_stood():
+    propose, verify = Durations({0: 0.0}), Durations({0: 0.04, 1: 0.06})
+    assert least_survival([Prospect(0, 0), Prospect(0, 0)], propose, verify, 1, 25.0) == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_answers_that_learn_together_bound_what_is_proposed_and_others_do_not(world):
+    experience = Experience()
+    shared, alone = (Adaptive(experience, shared=shared) for shared in (True, False))
+    fixed = Fixed(experience, 4, shared=True)
+    assert (shared.min_survival, alone.min_survival, fixed.min_survival) == ([0.0], [], [])
+    for number in range(200):
+        for policy in (shared, alone, fixed):
+            policy.observe(world.round(policy.choose(MAX_GAMMA), random.Random(number)))
+    assert (alone.min_survival, fixed.min_survival) == ([], [])
+    begin, go_on = shared.min_survival
+    assert 0 < begin <= 1
+    assert 0 <= go_on <= 1
 
 
 @pytest.mark.parametrize("verification", Verification)
@@ -227,9 +258,9 @@ def test_answers_that_may_have_the_draws_of_others_learn_alone(verification, tem
 
 
 def test_a_fixed_gamma_stays():
-    assert policy_of(7, Experience(), Acceptance()).choose(16) == 7
-    assert policy_of(7, Experience(), Acceptance()).choose(5) == 5
-    assert isinstance(policy_of(None, Experience(), Acceptance()), Adaptive)
+    assert policy_of(7, Experience(), shared=False).choose(16) == 7
+    assert policy_of(7, Experience(), shared=False).choose(5) == 5
+    assert isinstance(policy_of(None, Experience(), shared=False), Adaptive)
 
 
 @pytest.mark.parametrize(("remaining", "gamma"), [(1, 0), (2, 1), (5, 4), (6, 5), (100, 8)])

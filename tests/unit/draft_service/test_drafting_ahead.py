@@ -1,6 +1,7 @@
 """What is drafted ahead changes when a proposal is there, and nothing of what it says."""
 
 import asyncio
+import copy
 import itertools
 from functools import partial
 
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from draft_service import drafting
 from draft_service.drafting import Draft, DraftLimits, draw
 from draft_service.foresight import DraftAhead, Foresight, ForesightedDraft
+from draft_service.survival import Calibration, Proposed, Stop, TrackRecord, model_grade
 from specdec.errors import InvalidProposal
 from specdec.fence import Fence
 from specdec.model.engine import Engine, EngineLimits
@@ -26,6 +28,11 @@ VOCABULARY, CONTEXT, LENGTH = 24, 96, 60
 TARGET = f"synthetic:vocabulary={VOCABULARY},seed=1,order=2,context={CONTEXT}"
 DRAFT = f"{TARGET},agreement=0.7"
 PROMPT = [3, 1, 4]
+CALIBRATION = Calibration()  # likely tokens stand, others do not
+for likelihood in range(20):
+    for _ in range(50):
+        CALIBRATION.learn([model_grade(likelihood / 20)], likelihood > 4)
+BOUNDS = (0.0, 0.3)
 PARAMS = {
     "hot": {"temperature": 1.0},
     "greedy": {"temperature": 0.0},
@@ -43,12 +50,16 @@ class Drafting:
         found: draft tokens that were there, of each call for whose session something had been drafted ahead.
     """
 
-    def __init__(self, ahead_tokens):
+    def __init__(self, ahead_tokens, bounds=()):
         self.model = load_model(DRAFT, dtype="float64")
         self.engine = Engine(self.model, draw, EngineLimits(64, 8, 4096, 64, 3600.0, ahead_tokens))
         self._make = Draft
         if ahead_tokens:
             self._make = partial(ForesightedDraft, foresight=Foresight(ahead_tokens, CollectorRegistry()))
+        self._record = TrackRecord(8)
+        self._stop = lambda way, params: self._record.stop(way, greedy=params.greedy, bounds=())
+        if bounds:
+            self._stop = lambda *_: Stop(copy.deepcopy(CALIBRATION), bounds)
         self.found = []
 
     async def __aenter__(self):
@@ -61,8 +72,11 @@ class Drafting:
     async def propose(self, committed, gamma, params, way, *, start=0, claim=1, prompt_length=3):
         digest = PrefixDigest(committed[:start]).digest()
         prefix = CommittedPrefix("s", Fence(claim, "0" * 32), start, digest, tuple(committed[start:]), prompt_length)
-        draft = self._make(prefix, params, gamma, way, DraftLimits(VOCABULARY, CONTEXT, 64, (VOCABULARY - 1,)))
+        stop = self._stop(way, params)
+        draft = self._make(prefix, params, gamma, way, DraftLimits(VOCABULARY, CONTEXT, 64, (VOCABULARY - 1,)), stop)
         answer = await self.engine.run(draft)
+        self._record.learn(prefix)
+        self._record.note("s", Proposed(len(committed), answer.result.draft_tokens, stop))
         if getattr(draft, "ahead_tokens", None) is not None:
             self.found.append(draft.ahead_tokens)
         return answer
@@ -115,6 +129,16 @@ async def test_proposals_and_text_are_those_without_it_to_the_bit(way, name):
         assert await play(ahead, idle=lambda index: index % 4 != 1) == expected
     assert 0 < max(ahead.found) <= 5
     assert len(set(ahead.found)) > 2
+
+
+@pytest.mark.parametrize("way", Verification)
+async def test_with_bounds_too(way):
+    play = partial(story, params=SamplingParams(seed=11), way=way, gammas=(5,))
+    async with Drafting(0, BOUNDS) as plain, Drafting(8, BOUNDS) as ahead:
+        expected = await play(plain)
+        assert await play(ahead) == expected
+    assert len({proposal.gamma for proposal in expected[0]}) > 1
+    assert max(ahead.found) > 0
 
 
 async def test_near_the_end_of_the_context_too():

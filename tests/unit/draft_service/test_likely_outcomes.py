@@ -2,7 +2,7 @@
 
 import pytest
 
-from draft_service.ahead import PRIOR_RATE, PRIOR_TRIALS, Calibration, Prospective, full_accepts, likeliest, rejections
+from draft_service.ahead import Prospective, full_accepts, likeliest, rejections
 
 RANKINGS = [[(4, 0.5), (7, 0.3), (1, 0.1)], [(2, 0.6), (9, 0.4), (3, 0.0)]]
 
@@ -32,22 +32,3 @@ def test_together_the_outcomes_are_all_there_is():
 def test_the_likeliest_are_kept():
     ways = [Prospective(0, token, probability) for token, probability in ((1, 0.1), (2, 0.6), (3, 0.3))]
     assert [way.next_token for way in likeliest(ways, 2)] == [2, 3]
-
-
-def test_what_stood_and_what_fell_is_learnt_by_confidence_and_the_untested_is_not():
-    calibration = Calibration()
-    assert calibration.rate(0.0) == calibration.rate(1.0) == pytest.approx(PRIOR_RATE)
-    for _ in range(200):
-        calibration.learn([0.95, 0.15, 0.55], 1)
-    kept = PRIOR_RATE * PRIOR_TRIALS
-    assert calibration.rate(1.0) == pytest.approx((kept + 200) / (PRIOR_TRIALS + 200))
-    assert calibration.rate(0.1) == pytest.approx(kept / (PRIOR_TRIALS + 200))
-    assert calibration.rate(0.5) == pytest.approx(PRIOR_RATE)
-
-
-def test_the_past_fades():
-    calibration = Calibration()
-    for stood in (1, 0):
-        for _ in range(3000):
-            calibration.learn([0.5], stood)
-    assert calibration.rate(0.5) < 0.1

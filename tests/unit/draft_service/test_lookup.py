@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draft_service.lookup import LONGEST, NEWEST, Lookup, Lookups, distribution_of
+from draft_service.lookup import LONGEST, NEWEST, Followers, Lookup, Lookups, distribution_of
 from specdec.proposal import SparseDistribution
 
 few_tokens = st.lists(st.integers(0, 2), max_size=30)
@@ -14,11 +14,11 @@ def searched(shortest, committed, drafted):
     """Return what followed the longest end of all tokens within the committed ones, newest first."""
     tokens = [*committed, *drafted]
     places = [at for at in range(shortest, len(committed)) if committed[at - shortest : at] == tokens[-shortest:]]
-    places = places[::-1][:NEWEST]
+    places, matched = places[::-1][:NEWEST], shortest
     for length in range(shortest + 1, LONGEST + 1):
-        longer = [at for at in places if at >= length and committed[at - length : at] == tokens[-length:]]
-        places = longer or places
-    return [committed[at] for at in places]
+        if longer := [at for at in places if at >= length and committed[at - length : at] == tokens[-length:]]:
+            places, matched = longer, length
+    return Followers([committed[at] for at in places], matched)
 
 
 def searched_step(committed, prompt_length, drafted):
@@ -38,13 +38,13 @@ def test_a_lookup_finds_what_a_search_finds_after_any_history(shortest, history,
         assert before[:shared] == committed[:shared]
         assert shared == min(len(before), len(committed)) or before[shared] != committed[shared]
         assert lookup.match(drafted) == searched(shortest, committed, drafted)
-        assert lookup.step(drafted) == searched_step(committed, prompt_length, drafted)
+        assert lookup.step(drafted).token_ids == searched_step(committed, prompt_length, drafted)
 
 
 def test_what_is_cut_leaves_nothing_behind():
     lookup = Lookup(2)
     lookup.align([1, 2, 3, 1, 2, 4, 1, 2], 1)
-    assert lookup.match([]) == [4, 3]
+    assert lookup.match([]).token_ids == [4, 3]
     lookup.align([9], 1)
     assert lookup.tokens == [9]
     assert not lookup._matches._positions
@@ -54,9 +54,9 @@ def test_what_is_cut_leaves_nothing_behind():
 def test_the_longest_match_counts_and_then_the_newest():
     lookup = Lookup(2)
     lookup.align([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 11)
-    assert lookup.match([]) == [3]
-    assert lookup.match([9]) == []
-    assert lookup.match([9, 1, 2]) == [4, 3]
+    assert lookup.match([]).token_ids == [3]
+    assert lookup.match([9]).token_ids == []
+    assert lookup.match([9, 1, 2]).token_ids == [4, 3]
 
 
 def test_steps_are_learnt_from_the_answer_alone():
@@ -64,15 +64,15 @@ def test_steps_are_learnt_from_the_answer_alone():
     tokens = [1, 5, 1, 6, 1, 6, 1]
     for prompt_length, expected in [(1, [6, 6, 5]), (3, [6, 6]), (4, [6]), (7, [])]:
         lookup.align(tokens, prompt_length)
-        assert lookup.step([]) == expected
-    assert lookup.step([5]) == []
+        assert lookup.step([]).token_ids == expected
+    assert lookup.step([5]).token_ids == []
 
 
 def test_no_more_than_the_newest_are_looked_at():
     lookup = Lookup(2)
     lookup.align([1, 2, 3] * 200 + [1, 2, 4] * NEWEST + [1, 2], 1)
-    assert lookup.match([9, 1, 2]) == [4] * NEWEST
-    assert lookup.step([]) == [4] * NEWEST
+    assert lookup.match([9, 1, 2]).token_ids == [4] * NEWEST
+    assert lookup.step([]).token_ids == [4] * NEWEST
 
 
 @pytest.mark.parametrize(
