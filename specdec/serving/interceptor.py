@@ -52,8 +52,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def close_streams(self) -> None:
         """End streams of requests, each once the message in work is answered: the caller opens one elsewhere."""
         self._closing = True
-        for waiting in self._between:
-            waiting.reschedule(0)
+        while self._between:  # taken out: a wait that is over must not be ended again
+            self._between.pop().reschedule(0)
 
     async def intercept_service(self, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
         """Wrap the handler of one call."""
@@ -90,7 +90,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Return the next request of a stream, EOF when its caller has no more; end it when the server stops."""
         try:
             async with asyncio.timeout(0 if self._closing else None) as waiting:
-                self._between.add(waiting)
+                if not self._closing:
+                    self._between.add(waiting)
                 return await context.read()
         except TimeoutError:
             await context.abort_with_status(to_status(NotReady("the server is stopping")))

@@ -172,6 +172,16 @@ async def test_request_that_meets_the_end_of_its_stream_is_told_so():
             await call(stream)
 
 
+async def test_streams_may_be_closed_again_while_the_first_end_is_on_its_way():
+    async with World() as world:
+        streams = [world.stream() for _ in range(3)]
+        assert [await call(stream) for stream in streams] == [1, 1, 1]
+        await streams_between_requests(world, 3)
+        world.server._calls.close_streams()
+        await asyncio.sleep(0)  # the waits are over, their calls are not
+        world.server._calls.close_streams()
+
+
 async def test_server_that_goes_away_in_mid_request_or_between_two(held_port):
     async with World(port=held_port) as world:
         working, between = world.stream(), world.stream()
