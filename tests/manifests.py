@@ -34,6 +34,7 @@ DEPLOYMENTS = {
         "gpu-products",
     ),
     "on a slice, with a Redis of one's own": ("heterogeneous-gpu", "own-redis", "draft-on-mig"),
+    "without a drafting model": ("heterogeneous-gpu", "lookup-draft"),
 }
 WORKLOADS = ("Deployment", "StatefulSet")
 

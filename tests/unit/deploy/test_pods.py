@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from deploy.pairs import PAIRS
+from deploy.pairs import LOOKUP, PAIRS
 from specdec.model.checkpoint import HUB_ID
 from specdec.serving.server import LETTING_GO_SECONDS
 from specdec.serving.settings import describe
@@ -158,9 +158,11 @@ def test_paths_of_the_settings_lie_on_volumes(objects, service):
     made = container(objects, service)
     mounted = {mount["mountPath"]: mount for mount in made["volumeMounts"]}
     assert not mounted["/tmp"].get("readOnly"), "what a read-only root leaves to write to"
-    assert mounted["/models"]["readOnly"]
-    for value in environment_of(objects, service).values():
-        if value.startswith("/"):
+    settings = environment_of(objects, service)
+    without_weights = settings.get("DRAFT_MODEL") == LOOKUP
+    assert ("/models" in mounted and mounted["/models"]["readOnly"]) is not without_weights
+    for value in settings.values():
+        if value.startswith("/") and not (without_weights and value.startswith("/models")):
             assert [path for path in mounted if value == path or value.startswith(f"{path}/")], value
 
 
@@ -196,8 +198,11 @@ def test_draft_and_coordinator_would_rather_be_near_the_target(objects):
 
 @pytest.mark.parametrize("name", ["draft", "target"])
 def test_weights_are_fetched_before_the_start_and_never_after(objects, name):
-    [fetching] = spec_of(objects, name)["initContainers"]
     model = environment_of(objects, name)[f"{name.upper()}_MODEL"]
+    if model == LOOKUP:
+        assert "initContainers" not in spec_of(objects, name)
+        return
+    [fetching] = spec_of(objects, name)["initContainers"]
     assert fetching["command"] == ["python", "-m", "specdec.model.checkpoint"]
     assert fetching["args"] == [f"$({name.upper()}_MODEL)"]
     assert fetching["image"] == container(objects, name)["image"]
@@ -213,7 +218,7 @@ def test_weights_are_fetched_before_the_start_and_never_after(objects, name):
 def test_models_of_a_hub_are_pinned_to_a_commit(deployment):
     objects = rendered(*DEPLOYMENTS[deployment])
     models = {name: environment_of(objects, name)[f"{name.upper()}_MODEL"] for name in ("draft", "target")}
-    for model in models.values():
+    for model in set(models.values()) - {LOOKUP}:
         assert re.fullmatch(r"[0-9a-f]{40}", HUB_ID.fullmatch(model)["revision"])
     assert environment_of(objects, "coordinator")["COORDINATOR_TOKENIZER"] == models["target"]
 
