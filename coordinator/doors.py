@@ -46,6 +46,7 @@ class Doors:
             answers=settings.client_answers,
             calls=settings.client_calls_per_minute,
             tokens=settings.client_tokens_per_minute,
+            answers_in_all=settings.max_answers,
         )
 
     def admit(self, context: Any) -> Caller:
@@ -65,6 +66,7 @@ class Doors:
 
         Raises:
             ClientLimit: the client has too many of them, or has had too many tokens.
+            QueueFull: there are too many in all.
         """
         return self._limits.answering(caller.client, session_id)
 

@@ -1,4 +1,7 @@
-"""How much one client may do, so that it costs nobody else anything. Each coordinator counts for itself."""
+"""How much one client may do, so that it costs nobody else anything, and how many answers may run in all.
+
+Each coordinator counts for itself, before any work.
+"""
 
 import math
 import time
@@ -8,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
-from specdec.errors import ClientLimit
+from specdec.errors import ClientLimit, QueueFull
 
 RETRY_ANSWER_SECONDS = 1.0  # nobody knows when one of the running answers ends
 _LOOKED_AT = 2  # clients for each call: more than one can come with it, so that those that are gone are all found
@@ -17,18 +20,29 @@ _LOOKED_AT = 2  # clients for each call: more than one can come with it, so that
 class ClientLimits:
     """Counts what each client does."""
 
-    def __init__(self, *, answers: int, calls: int, tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        answers: int,
+        calls: int,
+        tokens: int,
+        answers_in_all: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin to count. Every 0 is no limit.
 
         Args:
-            answers: running at once.
-            calls: a minute.
-            tokens: of answers a minute.
+            answers: of one client, running at once.
+            calls: of one client a minute.
+            tokens: of one client's answers a minute.
+            answers_in_all: of all clients, running at once.
             clock: seconds from any origin.
         """
         self._answers = answers or math.inf
         self._calls = calls or math.inf
         self._tokens = tokens or math.inf
+        self._answers_in_all = answers_in_all or math.inf
+        self._running = 0
         self._clock = clock
         self._clients: dict[str, _Client] = {}
 
@@ -57,18 +71,28 @@ class ClientLimits:
 
         Raises:
             ClientLimit: as many are running, or earlier ones have had too many tokens within a minute.
+            QueueFull: as many answers are running in all.
         """
         counted = self._client(client)
         self._check(counted.tokens, "tokens")
         answer = session_id or object()
-        if answer not in counted.running and len(counted.running) >= self._answers:
-            raise ClientLimit(f"no more than {self._answers} answers at once", retry_seconds=RETRY_ANSWER_SECONDS)
+        if answer not in counted.running:
+            self._check_answers(len(counted.running))
+            self._running += 1
         counted.running[answer] += 1
         try:
             yield lambda tokens: counted.tokens.spend(tokens, self._clock())
         finally:
             counted.running[answer] -= 1
-            counted.running += Counter()  # which drops what is 0
+            if not counted.running[answer]:
+                del counted.running[answer]
+                self._running -= 1
+
+    def _check_answers(self, running: int) -> None:
+        if running >= self._answers:
+            raise ClientLimit(f"no more than {self._answers} answers at once", retry_seconds=RETRY_ANSWER_SECONDS)
+        if self._running >= self._answers_in_all:
+            raise QueueFull("too many answers are running", retry_seconds=RETRY_ANSWER_SECONDS)
 
     def _check(self, allowance: "_Allowance", what: str) -> None:
         seconds = allowance.seconds_until_one(self._clock())

@@ -79,6 +79,7 @@ class SessionClients:
         self.forget(session)
         if held and held.cached_length:
             await self._release_on([replica], session, held.cached_length)
+        session.replicas.pop(self._replicas.service, None)  # nothing is warm there
 
     def _candidates(self, session: Session) -> Iterator[Replica]:
         """Give the usable replicas: the session's own first, then those with few sessions, in any order of equals."""

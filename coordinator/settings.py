@@ -43,6 +43,8 @@ class CoordinatorSettings(ServiceSettings):
     """PEM file with the authorities that a rediss:// server must be known to; empty: those of the system."""
     tokens_file: Annotated[str, AfterValidator(check_tokens)] = ""
     """File of bearer tokens, lines of PRINCIPAL:SHA256; a change counts at once. Empty: no token is asked for."""
+    max_answers: Annotated[int, Field(ge=1)] = 1024
+    """Answers running at once at most; more are refused with RESOURCE_EXHAUSTED before any work."""
     client_answers: Limit = 0
     """Answers that one client (a principal or, without tokens, an address) may have running at once; 0 is no limit."""
     client_calls_per_minute: Limit = 0

@@ -122,6 +122,7 @@ class Engine:
         self._open: set[Call | Release] = set()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self._ready = False
+        self._releasing = 0
 
     @property
     def queue_length(self) -> int:
@@ -161,7 +162,7 @@ class Engine:
         """
         self._admit(work.prefix.session_id, work.prefix.fence)
         here = self.limits.max_sessions if work.prefix.start else 0  # newcomers do not keep out who has begun
-        if self.queue_length >= self.limits.max_queue + here:
+        if self.queue_length - self._releasing >= self.limits.max_queue + here:
             raise QueueFull("too many calls are waiting", retry_seconds=RETRY_SECONDS)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._submit(Call(work, future, trace.get_current_span().get_span_context()))
@@ -182,7 +183,11 @@ class Engine:
         self._admit(session_id, fence)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._submit(Release(session_id, fence, keep_length, future))
-        await future
+        self._releasing += 1
+        try:
+            await future
+        finally:
+            self._releasing -= 1
 
     def _admit(self, session_id: str, fence: Fence) -> None:
         if not self._ready:

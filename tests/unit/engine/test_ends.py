@@ -214,12 +214,14 @@ async def test_queue_full_of_newcomers_takes_the_next_call_of_a_session_that_is_
         tasks = await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3], "here", start=2))))
         await arrived(gate)
         newcomers = await submitted(*(engine.run(VerifyWork(prefix_of([1], f"s{index}"))) for index in range(2)))
+        releases = await submitted(*(engine.release(f"t{index}", fence(), 0) for index in range(9)))
         tasks += await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3, 4], "here", start=2))))
         with pytest.raises(QueueFull):  # whoever says of all its calls that they are here has no more room than that
             await engine.run(VerifyWork(prefix_of([1, 2, 3, 4], "here", start=2)))
         gate.open()
         verdicts = [each.result for each in await asyncio.gather(*tasks)]
         assert verdicts == [fresh_verdict([1, 2, 3]), fresh_verdict([1, 2, 3, 4])]
+        await asyncio.gather(*releases)
         await asyncio.gather(*newcomers, return_exceptions=True)
 
 
