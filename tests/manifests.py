@@ -24,7 +24,7 @@ DEPLOYMENTS = {
     "local": ("local",),
     "heterogeneous-gpu": ("heterogeneous-gpu",),
     "dra": ("dra",),
-    "local, closed": ("local", "tls", "network-policy"),
+    "local, closed": ("local", "tls", "tokens", "network-policy"),
     "by product, closed and scaled": (
         "heterogeneous-gpu",
         "tls",

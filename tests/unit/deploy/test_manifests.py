@@ -14,6 +14,7 @@ from kubernetes_validate import utils
 from deploy.settings_tables import README
 from tests.manifests import (
     DEPLOYMENTS,
+    KUBERNETES,
     SETTINGS,
     WORKLOADS,
     container,
@@ -28,7 +29,13 @@ from tests.manifests import (
 RELEASES = ("1.35", "1.36", "1.37")  # those that are supported
 OTHERS_KINDS = ("cert-manager.io/", "keda.sh/")  # definitions that a cluster brings, not Kubernetes
 SECRETS = {"username": "specdec", "password": "secret"}
-GIVEN_SECRETS = {"redis-user"}  # the operator makes them
+GIVEN_SECRETS = {"redis-user", "client-tokens"}  # the operator makes them
+
+
+def test_every_overlay_and_component_is_looked_at():
+    looked_at = {name for stack in DEPLOYMENTS.values() for name in stack} | {"jaeger"}  # which local brings
+    there = [*(KUBERNETES / "overlays").iterdir(), *(KUBERNETES / "components").iterdir()]
+    assert {folder.name for folder in there} == looked_at
 
 
 @pytest.fixture(params=DEPLOYMENTS)

@@ -43,11 +43,18 @@ def service(request):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Return files for the paths that the component tls mounts."""
-    authority = Authority(tmp_path_factory.mktemp("tls"))
+def mounted_files(tmp_path_factory):
+    """Return files to read in the place of those that components mount from secrets, by their names there."""
+    folder = tmp_path_factory.mktemp("secrets")
+    (folder / "tokens").write_text(f"ann:{'0' * 64}\n")
+    authority = Authority(folder)
     pair = authority.issue("any")
-    return {"ca.crt": authority.ca, "tls.crt": pair.certificate, "tls.key": pair.key}
+    return {
+        "ca.crt": authority.ca,
+        "tls.crt": pair.certificate,
+        "tls.key": pair.key,
+        "tokens": str(folder / "tokens"),
+    }
 
 
 def spec_of(objects, service):
@@ -59,11 +66,11 @@ def environment_of(objects, service):
 
 
 @pytest.fixture
-def loaded(objects, service, certificates, monkeypatch):
+def loaded(objects, service, mounted_files, monkeypatch):
     """The settings that the service would read of its container's environment; it refuses what it does not know."""
     for name, value in environment_of(objects, service).items():
-        known = value.startswith("/tls/") and value.rpartition("/")[2]
-        monkeypatch.setenv(name, certificates[known] if known else value)
+        secret = value.startswith(("/tls/", "/tokens/"))
+        monkeypatch.setenv(name, mounted_files[value.rpartition("/")[2]] if secret else value)
     return SETTINGS[service].load([])
 
 
