@@ -100,3 +100,21 @@ async def test_an_answer_ends_before_its_clients_deadline_and_the_work_for_it_ev
 async def test_waiting_for_a_target_ends_before_the_clients_deadline(redis_url):
     async with coordinating(redis_url, [NOBODY], [NOBODY]) as running:
         await told_in_time(running, lambda _: request())
+
+
+@pytest.mark.parametrize("silent", ["target", "draft"])
+async def test_a_client_that_leaves_stops_the_work_and_frees_caches_and_claim_wherever_they_are(redis_url, silent):
+    services = {"target": TimedTarget(), "draft": TimedDraft()}
+    async with between(redis_url, services["target"], services["draft"]) as running:
+        services[silent].gate = asyncio.Event()
+        stream = running.stub.Generate(request("s"))
+        await until(lambda: services[silent].working)
+        stream.cancel()
+        await until(lambda: not any(service.working for service in services.values()))
+        asked = [service for service in services.values() if service.remaining]
+        for service in asked:
+            await service.reached("Release", 1)
+            assert service.released == [("s", len("hi"))]
+        assert services[silent] in asked
+        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
+        assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
