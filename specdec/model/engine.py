@@ -101,6 +101,7 @@ class Engine:
         limits: what it may take.
         state: what it is doing.
         heartbeat: ``time.monotonic`` seconds at which the thread last showed that it lives.
+        broken: set once the thread has ended by an error: no call is served any more.
     """
 
     def __init__(self, model: LanguageModel, advance: Advance, limits: EngineLimits) -> None:
@@ -123,6 +124,7 @@ class Engine:
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self._ready = False
         self._releasing = 0
+        self.broken = asyncio.Event()
 
     @property
     def queue_length(self) -> int:
@@ -135,7 +137,8 @@ class Engine:
         return time.monotonic() - self.heartbeat
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; inside the running event loop."""
+        self._loop = asyncio.get_running_loop()
         self._ready = True
         self._thread.start()
 
@@ -219,6 +222,7 @@ class Engine:
             self._ready = False
             for job in list(self._open):
                 job.fail(SpecdecError("the engine has failed"))
+            self._loop.call_soon_threadsafe(self.broken.set)
 
     def _take(self) -> bool:
         """Move what has come to the batch, waiting a heartbeat for it when there is nothing to do. False: end."""

@@ -1,9 +1,11 @@
 """What the draft and the target process have in common: settings, loading, release, model info, an orderly end.
 
 Life of a process: the port opens at once and answers NOT_READY; the model loads and is warmed up on a thread; health
-turns SERVING; SIGTERM lets running calls end. The coordinator never imports this module: it would bring torch.
+turns SERVING; SIGTERM lets running calls end. An engine that has broken ends the process, too, for another to be
+started. The coordinator never imports this module: it would bring torch.
 """
 
+import asyncio
 from typing import Annotated, Any, Literal, Protocol
 
 import structlog
@@ -179,7 +181,7 @@ async def run_model_server(
         advance: what the engine does after each pass.
 
     Raises:
-        SystemExit: the model cannot be served; the reason is logged.
+        SystemExit: the model cannot be served, or no longer; the reason is logged.
     """
     telemetry.configure(name, settings.log_level)
     server = Server(settings, registry)
@@ -193,8 +195,17 @@ async def run_model_server(
         raise SystemExit(1) from None
     servicer.start(model, advance)
     await server.set_serving(True)
+    watching = asyncio.create_task(_end_when_broken(servicer.engine, server))
     await server.run_until_signal()
+    watching.cancel()
     await servicer.close()
+    if servicer.engine.broken.is_set():
+        raise SystemExit(1)
+
+
+async def _end_when_broken(engine: Engine, server: Server) -> None:
+    await engine.broken.wait()
+    server.end()
 
 
 def answer_timings(answer: Answer) -> common_pb2.ServerTimings:

@@ -87,6 +87,7 @@ class Server:
         self._probed: grpc.aio.Server | None = None
         self._services = [""]  # the empty name is the whole server's
         self._serving = False
+        self._ending = asyncio.Event()
         self._draining = False
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
@@ -154,8 +155,12 @@ class Server:
             await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
 
+    def end(self) -> None:
+        """End in order, as a signal does."""
+        self._ending.set()
+
     async def run_until_signal(self, drain: Callable[[], Awaitable[None]] = _nothing) -> None:
-        """Wait for SIGTERM or SIGINT and end in order; a second signal ends the process at once.
+        """Wait for SIGTERM, SIGINT or ``end``, and end in order; a second signal ends the process at once.
 
         Health turns NOT_SERVING for good, then ``drain`` runs while calls are still taken, then new connections are
         refused and running calls get the rest of ``drain_seconds``, then the last spans are exported.
@@ -164,10 +169,9 @@ class Server:
             drain: ends what the service must hand over or refuse from now on.
         """
         loop = asyncio.get_running_loop()
-        received = asyncio.Event()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, received.set)
-        await received.wait()
+            loop.add_signal_handler(number, self.end)
+        await self._ending.wait()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
         deadline = loop.time() + self._settings.drain_seconds

@@ -262,6 +262,7 @@ async def test_engine_that_breaks_answers_what_is_open_and_refuses_the_rest(monk
         await engine.run(VerifyWork(prefix_of([1])))
     with pytest.raises(NotReady):
         await engine.run(VerifyWork(prefix_of([1])))
+    await engine.broken.wait()
     await engine.close()
 
 
