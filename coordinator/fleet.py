@@ -116,7 +116,7 @@ class Fleet:
             return _no_target()
         refused = [replica for replica in self.drafts.answering() if replica.refusal]
         if refused and len(refused) == len(self.drafts.answering()):
-            return FingerprintMismatch(f"draft {refused[0].address} is refused: {refused[0].refusal}")
+            return FingerprintMismatch(f"every draft is refused: {refused[0].refusal}")
         return None
 
 

@@ -187,7 +187,7 @@ class SessionStore:
         claim and its lease.
 
         Raises:
-            StaleFence: superseded, given up or deleted; metadata names the counter and owner that Redis holds.
+            StaleFence: superseded, given up or deleted.
             DataLost: what Redis holds is not a prefix of this session.
         """
         state = SessionState.FINISHED if session.finish_reason else SessionState.RUNNING
@@ -235,12 +235,12 @@ class SessionStore:
             tail = (token_bytes(session.tokens[base_length:length]), bytes(session.sources[base_length:length]))
             fields = changing if base_length else changing + answer_fields(session)
             claim = (session.fence.counter, session.fence.owner, lease_ms, self._ttl_ms, base_length)
-            status, *rest = await self._run(self._write, session.session_id, *claim, *tail, *fields)
+            status, *_ = await self._run(self._write, session.session_id, *claim, *tail, *fields)
             if status != b"BEHIND":
                 break
         if status == b"STALE":
-            metadata = {"counter": rest[0].decode(), "owner": rest[1].decode()}
-            raise StaleFence(f"Session {session.session_id} was taken over, given up or deleted.", metadata=metadata)
+            # Not under which fence: it goes on to a client, and is a coordinator's word to the model servers.
+            raise StaleFence(f"Session {session.session_id} was taken over, given up or deleted.")
         if status == b"CONFLICT":
             raise DataLost(f"The store holds other tokens of session {session.session_id} than were committed.")
         session.state = state

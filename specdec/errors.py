@@ -16,6 +16,7 @@ class SpecdecError(Exception):
         field: path of the request field at fault, or empty.
         retry_seconds: when to try again, or 0 where trying again does not help.
         metadata: what the message names, for programs.
+        from_peer: whether another service has raised it, so that the words are not ours.
     """
 
     code = "INTERNAL"
@@ -35,6 +36,7 @@ class SpecdecError(Exception):
         self.field = field
         self.retry_seconds = retry_seconds
         self.metadata = dict(metadata or {})
+        self.from_peer = False
 
 
 class InvalidParameter(SpecdecError):

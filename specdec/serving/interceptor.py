@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 from specdec.errors import InvalidParameter, NotReady, SpecdecError
 from specdec.serving import names
 from specdec.serving.call_spans import SERVER_FAULTS, finish_server, server_span
-from specdec.serving.status import to_status
+from specdec.serving.status import passed_on, to_status
 from specdec.serving.telemetry import extract, name_session
 from specdec.serving.watches import PLUMBING
 from specdec.wire import SESSION_ID
@@ -178,14 +178,16 @@ async def _write(context: Any, response: Any) -> None:
 
 def _known_error(span: Span, error: BaseException) -> SpecdecError:
     """Log an error and return what the caller gets to know of it."""
+    trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+    internal = SpecdecError(f"internal error, trace_id={trace_id}")
     if isinstance(error, SpecdecError):
-        log = logger.warning if error.code in SERVER_FAULTS else logger.debug
-        log("call failed", code=error.code, reason=error.reason, detail=error.message)
-        return error
+        told = (passed_on(error) or internal) if error.from_peer else error
+        log = logger.warning if told.code in SERVER_FAULTS else logger.debug
+        log("call failed", code=told.code, reason=error.reason, detail=error.message)
+        return told
     logger.error("call failed unexpectedly", exc_info=error)
     span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__qualname__})
-    trace_id = trace.format_trace_id(span.get_span_context().trace_id)
-    return SpecdecError(f"internal error, trace_id={trace_id}")
+    return internal
 
 
 def _name_session(request: Any) -> None:

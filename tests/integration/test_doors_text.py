@@ -9,6 +9,14 @@ import pytest
 import structlog
 
 from coordinator.tokenizer import ByteTokenizer
+from specdec.errors import (
+    CacheFull,
+    FingerprintMismatch,
+    InvalidParameter,
+    InvalidProposal,
+    NumericalFailure,
+    SpecdecError,
+)
 from specdec.serving import telemetry
 from specdec.v1 import common_pb2, generation_pb2
 from tests.in_process import serving_draft, serving_target
@@ -131,3 +139,26 @@ async def test_nor_when_something_breaks(coordinator, logged, target, draft, mon
     assert "the target breaks" in lines
     assert '"session": "tea"' in lines
     assert MARK not in lines
+
+
+SAID = "10.0.0.7 /srv/models"  # what a model server may say of itself
+ERRORS = [
+    (SpecdecError(SAID), "INTERNAL"),
+    (FingerprintMismatch(SAID), "INTERNAL"),
+    (InvalidProposal(SAID, field="proposal.draft_tokens"), "INTERNAL"),
+    (InvalidParameter(SAID, field="prefix.tokens"), "INTERNAL"),
+    (InvalidParameter(SAID, field="sampling_params.top_k"), "INVALID_ARGUMENT"),
+    (NumericalFailure(SAID), "INTERNAL"),
+    (CacheFull(SAID, retry_seconds=0.5, metadata={"where": SAID}), "RESOURCE_EXHAUSTED"),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda value: getattr(value, "field", "") or str(value)[:9])
+async def test_what_a_model_server_says_stays_in_the_log(coordinator, logged, target, error, code):
+    target.errors = [error]
+    asked = Request(prompt="hi", speculation=generation_pb2.SpeculationParams(gamma=0))
+    told = await outcome(coordinator, asked)
+    assert f"StatusCode.{code}" in told
+    assert SAID not in told
+    assert "prefix.tokens" not in told
+    assert SAID in logged.getvalue()

@@ -58,7 +58,7 @@ async def test_every_error_crosses_as_itself(kind):
             await world.propose()
     got = caught.value
     assert type(got) is kind
-    assert vars(got) == vars(sent)
+    assert vars(got) == vars(sent) | {"from_peer": True}
 
 
 async def test_uncaught_error_tells_the_caller_nothing_but_the_trace():

@@ -120,7 +120,7 @@ async def test_a_superseded_claim_changes_nothing(store):
     for change in (store.commit, store.renew):
         with pytest.raises(StaleFence) as stale:
             await change(old)
-        assert stale.value.metadata == {"counter": "2", "owner": B}
+        assert not stale.value.metadata  # it goes on to a client
     with pytest.raises(StaleFence):
         await store.begin_answer(old, [1])
     await store.interrupt(old)

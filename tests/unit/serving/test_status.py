@@ -7,7 +7,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from specdec import errors
 from specdec.errors import InvalidParameter, PeerUnavailable, QueueFull, SpecdecError
-from specdec.serving.status import from_rpc_error, to_status
+from specdec.serving.status import LONGEST_RETRY_SECONDS, from_rpc_error, passed_on, to_status
 
 ALL_ERRORS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, SpecdecError)]
 
@@ -33,7 +33,7 @@ def test_each_class_has_its_own_reason_and_survives(kind):
     sent = kind("why", field="prefix.tokens", retry_seconds=0.5, metadata={"counter": "3"})
     got = from_rpc_error(received(sent))
     assert type(got) is kind
-    assert vars(got) == vars(sent)
+    assert vars(got) == vars(sent) | {"from_peer": True}
 
 
 def test_details_are_what_programs_read():
@@ -87,3 +87,42 @@ def test_details_of_others_are_not_taken_for_ours():
 def test_broken_details_leave_the_code(data):
     got = from_rpc_error(rpc_error(grpc.StatusCode.UNAVAILABLE, "away", data))
     assert type(got) is PeerUnavailable
+
+
+@pytest.mark.parametrize("seconds", [2**62, -5])
+def test_a_time_to_wait_that_is_none_is_bounded(seconds):
+    status = status_pb2.Status(code=8)
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason="QUEUE_FULL", domain="specdec"))
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.seconds = seconds
+    status.details.add().Pack(retry)
+    got = from_rpc_error(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, "", status.SerializeToString()))
+    assert type(got) is QueueFull
+    assert got.retry_seconds == (LONGEST_RETRY_SECONDS if seconds > 0 else 0)
+    to_status(got)
+
+
+@pytest.mark.parametrize("kind", ALL_ERRORS)
+def test_nothing_of_a_peers_words_is_passed_on(kind):
+    sent = kind("inside", field="inside.tokens", retry_seconds=0.5, metadata={"inside": "inside"})
+    told = passed_on(from_rpc_error(received(sent)))
+    if told is not None:
+        assert (type(told), told.field, told.metadata, told.retry_seconds) == (kind, "", {}, 0.5)
+        assert "inside" not in told.message
+
+
+@pytest.mark.parametrize(
+    ("field", "passed"),
+    [("sampling_params.top_k", True), ("sampling_params.inside", False), ("prefix.tokens", False), ("", False)],
+)
+def test_a_refused_parameter_is_passed_on_by_its_name_alone(field, passed):
+    told = passed_on(from_rpc_error(received(InvalidParameter("inside", field=field))))
+    assert (told is not None) == passed
+    if told is not None:
+        assert (type(told), told.field) == (InvalidParameter, field)
+        assert "inside" not in told.message
+
+
+def test_what_another_than_our_servers_says_is_not_passed_on():
+    got = from_rpc_error(rpc_error(grpc.StatusCode.UNKNOWN, "Exception calling application: inside"))
+    assert passed_on(got) is None
