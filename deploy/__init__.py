@@ -1,1 +1,1 @@
-"""How the system is run: today on one machine (``python -m deploy.laptop``)."""
+"""How the system is run: on one machine (``python -m deploy.laptop``), and on a cluster (README.md beside this)."""

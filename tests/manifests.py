@@ -36,6 +36,7 @@ DEPLOYMENTS = {
     "on a slice, with a Redis of one's own": ("heterogeneous-gpu", "own-redis", "draft-on-mig"),
     "without a drafting model": ("heterogeneous-gpu", "lookup-draft"),
 }
+GIVEN_SECRETS = {"redis-user", "client-tokens"}  # the operator makes them
 WORKLOADS = ("Deployment", "StatefulSet")
 
 Object = dict[str, Any]

@@ -14,6 +14,7 @@ from kubernetes_validate import utils
 from deploy.settings_tables import README
 from tests.manifests import (
     DEPLOYMENTS,
+    GIVEN_SECRETS,
     KUBERNETES,
     SETTINGS,
     WORKLOADS,
@@ -29,7 +30,6 @@ from tests.manifests import (
 RELEASES = ("1.35", "1.36", "1.37")  # those that are supported
 OTHERS_KINDS = ("cert-manager.io/", "keda.sh/")  # definitions that a cluster brings, not Kubernetes
 SECRETS = {"username": "specdec", "password": "secret"}
-GIVEN_SECRETS = {"redis-user", "client-tokens"}  # the operator makes them
 
 
 def test_every_overlay_and_component_is_looked_at():
@@ -105,6 +105,7 @@ def test_stateful_sets_have_headless_services_that_name_their_pods(objects):
     for each in of_kind(objects, "StatefulSet"):
         service = named(objects, "Service", each["spec"]["serviceName"])
         assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"].get("publishNotReadyAddresses", False) is (each["metadata"]["name"] in SETTINGS)
         assert selects({"matchLabels": service["spec"]["selector"]}, pods_of(objects)[each["metadata"]["name"]])
 
 
