@@ -1,10 +1,12 @@
 """The Dockerfile: linted, pinned, unprivileged, and in step with the services it builds."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,20 @@ def test_the_images_packages_are_those_of_the_lock(name):
     assert image.items() <= lock.items(), "run `make lock`"
     assert {"grpcio", "transformers"} <= image.keys()
     assert not image.keys() & {"torch", "pytest", "mypy", "grpcio-tools"}
+
+
+def imported(folders):
+    """Return the distributions whose modules the code in some folders imports, by their names in a lock."""
+    owners = packages_distributions()
+    trees = [ast.parse(path.read_text()) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    found = {owners[name.partition(".")[0]][0] for name in names if name.partition(".")[0] in owners}
+    return {name.lower().replace("_", "-") for name in found}
+
+
+def test_the_model_images_have_what_their_code_imports():
+    needed = imported(["specdec", "draft_service", "target_service"])
+    assert {"torch", "gguf", "huggingface-hub"} <= needed
+    assert needed - {"specdec"} <= pins("models.txt").keys() | pins("torch.txt").keys()
