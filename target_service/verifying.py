@@ -130,7 +130,10 @@ def decide(ready: Sequence[tuple[Verify, torch.Tensor]]) -> list[Feed | Done | S
     ).split([call.proposal.gamma + 1 for call in calls])
     packed = [_pack(call, logits, p) for (call, logits), p in zip(ready, target_probs, strict=True)]
     host = iter(torch.cat(packed).tolist())
-    return [_outcome(call, list(islice(host, len(part)))) for call, part in zip(calls, packed, strict=True)]
+    return [
+        _outcome(call, logits, list(islice(host, len(part))))
+        for (call, logits), part in zip(ready, packed, strict=True)
+    ]
 
 
 def _pack(call: Verify, logits: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
@@ -159,15 +162,24 @@ def _logprobs(
     return [logprobs.gather(1, tokens[:, None]).flatten(), torch.stack([token_ids.double(), values], dim=-1).flatten()]
 
 
-def _outcome(call: Verify, host: list[float]) -> Done | SpecdecError:
-    """Read what ``_pack`` wrote."""
+def _outcome(call: Verify, logits: torch.Tensor, host: list[float]) -> Done | SpecdecError:
+    """Read what ``_pack`` wrote of a call."""
     finite, accept_index, next_token, residual_zero = (int(value) for value in host[:4])
     if not finite:
-        return NumericalFailure("the target's logits are not finite")
+        return _failure(call, logits)
     tokens = [*call.proposal.draft_tokens[:accept_index], next_token]
     decision = Decision(accept_index, next_token, bool(residual_zero), _token_logprobs(call, host[4:], tokens))
     kept = len(call.committed) + accept_index
     return Done(decision, keep=kept, committed=kept)
+
+
+def _failure(call: Verify, logits: torch.Tensor) -> SpecdecError:
+    """Say whose fault it is that a row has no token: the model's, or the parameters' that ban all it would choose."""
+    well = not (logits.isnan() | logits.isposinf()).any() and logits.isfinite().any(dim=-1).all()
+    if well and call.params.min_new_tokens:
+        field = "sampling_params.min_new_tokens"
+        return InvalidParameter(f"{field} leaves no token where the model gives a chance to ends alone", field=field)
+    return NumericalFailure("the target's logits are not finite")
 
 
 def _token_logprobs(call: Verify, values: list[float], tokens: Sequence[int]) -> tuple[TokenLogprobs, ...]:

@@ -70,7 +70,7 @@ def passed_on(error: SpecdecError) -> SpecdecError | None:
         internal error. A sampling parameter is passed on by name, since both sides know it by the same one.
     """
     if type(error) is InvalidParameter and error.field in _PARAMETERS:
-        return InvalidParameter(f"{error.field} is not one that the model takes", field=error.field)
+        return InvalidParameter(f"{error.field} cannot be honoured by the model", field=error.field)
     words = _PASSED_ON.get(type(error))
     return type(error)(words, retry_seconds=error.retry_seconds) if words else None
 

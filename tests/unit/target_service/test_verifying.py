@@ -109,6 +109,19 @@ def test_parameters_that_leave_no_token_are_refused():
     assert caught.value.field == "sampling_params.min_new_tokens"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_parameters_that_leave_no_token_where_the_model_wants_to_end_are_at_fault_and_not_the_model(temperature):
+    ends = torch.full((1, VOCABULARY), -torch.inf)
+    ends[0, 11] = 0.0
+    ill, never = ends.clone(), ends.clone()
+    ill[0, 3], never[0, 11] = torch.nan, -torch.inf
+    least = {"min_new_tokens": 3, "temperature": temperature}
+    calls = [begun(call(**least)) for _ in range(3)] + [begun(call(temperature=temperature))]
+    outcomes = decide(list(zip(calls, [ends, ill, never, ends], strict=True)))
+    assert [type(each) for each in outcomes] == [InvalidParameter, NumericalFailure, NumericalFailure, Done]
+    assert outcomes[0].field == "sampling_params.min_new_tokens"
+
+
 PENALISED = {
     "repetition_penalty": 1.2,
     "presence_penalty": 0.1,
