@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.pairs import DEFAULT_PAIR, PAIRS, SYNTHETIC, Pair, chosen_pair, prepare
+from deploy.pairs import DEFAULT_PAIR, PAIRS, SYNTHETIC, Pair, chosen_pair, prepare, usual_environment
 from deploy.process import StartFailed
 from deploy.system import GRACE_SECONDS, NAMES, Ports, System, processes_in, refuse_closed_doors
 
@@ -45,7 +45,7 @@ def demo(pair: Pair, prompt: str, flags: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=".run"))
     usual = DEMO_FLAGS if pair.target.startswith(SYNTHETIC) else ("--chat", *DEMO_FLAGS)  # those have no chat template
     try:
-        with System(folder, target=pair.target, draft=pair.draft, start_seconds=START_SECONDS) as system:
+        with _system(folder, pair, Ports()) as system:
             command = [sys.executable, "-m", "client", "generate", "--address", system.address("coordinator")]
             status = subprocess.run([*command, *(flags or usual), "--", prompt], check=False).returncode
     except (KeyboardInterrupt, SystemExit):
@@ -69,7 +69,7 @@ def up(folder: Path, pair: Pair, ports: Ports) -> int:
     Returns:
         0, also when it is up already.
     """
-    system = System(folder, target=pair.target, draft=pair.draft, ports=ports, start_seconds=START_SECONDS)
+    system = _system(folder, pair, ports)
     if all(process.record() for process in system.processes.values()):
         print("already up; `make down` first to change anything")
     else:
@@ -89,6 +89,12 @@ def down(folder: Path) -> int:
     ended = [name for name, process in reversed(processes_in(folder).items()) if process.end(GRACE_SECONDS)]
     print(f"ended {', '.join(ended)}" if ended else "nothing was running")
     return 0
+
+
+def _system(folder: Path, pair: Pair, ports: Ports) -> System:
+    environment = {name: value for name, value in usual_environment(pair).items() if name not in os.environ}
+    models = {"target": pair.target, "draft": pair.draft}
+    return System(folder, **models, ports=ports, environment=environment, start_seconds=START_SECONDS)
 
 
 def _describe(system: System) -> None:

@@ -35,6 +35,16 @@ PAIRS: dict[str, Pair] = {
 }
 
 
+def usual_environment(pair: Pair) -> dict[str, str]:
+    """Return the settings of the model servers that suit a pair's named models; what the user has set goes before them.
+
+    On a CPU that can, weights are held as float16: a pass over several tokens then costs hardly more than one.
+    """
+    named = {model for each in PAIRS.values() for model in (each.target, each.draft)}
+    models = {"TARGET": pair.target, "DRAFT": pair.draft}
+    return {f"{service}_QUANTIZATION": "auto" for service, model in models.items() if model in named}
+
+
 def chosen_pair(name: str, target: str, draft: str) -> Pair:
     """Return a pair, or what was asked for in its place.
 

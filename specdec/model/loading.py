@@ -17,13 +17,12 @@ from specdec.model.draft_vocabulary import DRAFT_VOCABULARY, SIZE, cut_head, dra
 from specdec.model.fingerprint import model_fingerprint
 from specdec.model.language_model import LanguageModel
 from specdec.model.lookup_model import LOOKUP
-from specdec.model.quantization import NONE, check_quantization, quantize
+from specdec.model.quantization import AUTO, NONE, check_quantization, meant, quantize
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 from specdec.model.synthetic import PREFIX, SyntheticModel
 from specdec.model.tensor_parallel import refuse_unspreadable
 from specdec.model.vocabulary import real_size, vocabulary_fingerprint
 
-AUTO = "auto"
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -43,7 +42,8 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO, quantization: 
         device: a torch device, or "auto": CUDA where there is one, else the CPU.
         dtype: "float32", "float64", "bfloat16", "float16", or "auto": float32 on the CPU, elsewhere the checkpoint's.
             Synthetic models: "float64" (also for "auto") or "float32".
-        quantization: of the linear layers: "none", "float16" or "int8" (CPUs, weights that are no synthetic model's).
+        quantization: of the linear layers: "none", "float16" or "int8" (CPUs, weights that are no synthetic model's);
+            "auto": float16 on a CPU that has its kernels, else none.
 
     Returns:
         The model, ready to serve, with its description.
@@ -57,6 +57,7 @@ def load_model(model: str, device: str = AUTO, dtype: str = AUTO, quantization: 
         raise ModelRefused(f"{model}: a lookup proposes what followed before and has no law of its own: a draft alone")
     if model.startswith(PREFIX):
         return _synthetic(model, place, dtype, quantization)
+    quantization = meant(quantization, place, dtype)
     check_quantization(model, quantization, place, dtype)
     return _causal_lm(model, place, dtype, quantization, ranks=1)
 
@@ -68,7 +69,7 @@ def load_share(model: str, device: str, dtype: str, quantization: str, ranks: in
         model: as for load_model, but no synthetic model and no draft that was made for a target.
         device: "auto" alone: each process has its own GPU, or all run on the CPU where torch sees no GPU.
         dtype: as for load_model.
-        quantization: "none" alone.
+        quantization: "none", which "auto" is here.
         ranks: how many processes there are, at least 2.
 
     Returns:
@@ -80,7 +81,7 @@ def load_share(model: str, device: str, dtype: str, quantization: str, ranks: in
     if device != AUTO:
         raise ModelRefused(f"device {device!r}: with {ranks} processes each takes a GPU of its own; use {AUTO}")
     _check_dtype(dtype)
-    if quantization != NONE:
+    if quantization not in (NONE, AUTO):
         raise ModelRefused(f"{model}: quantization {quantization} is for one process, not for {ranks}; use {NONE}")
     if model.startswith((LOOKUP, PREFIX)):
         raise ModelRefused(f"{model}: there are no weights to spread over {ranks} processes; start one")
@@ -134,7 +135,7 @@ def _auto_dtype(device: torch.device) -> str:
 
 
 def _synthetic(model: str, device: torch.device, dtype: str, quantization: str) -> SyntheticModel:
-    if quantization != NONE:
+    if quantization not in (NONE, AUTO):
         raise ModelRefused(f"{model}: a synthetic model has no weights to quantise; use none")
     if dtype not in (AUTO, "float64", "float32"):
         raise ModelRefused(f"{model}: a synthetic model is float64 or float32, not {dtype}")

@@ -11,10 +11,24 @@ import torch
 from specdec.model.quantized_linear import Float16Linear, Int8Linear
 from specdec.model.refusal import ModelRefused
 
-NONE = "none"
+NONE, AUTO = "none", "auto"
 LINEAR = {"float16": Float16Linear, "int8": Int8Linear}
 QUANTIZATIONS = (NONE, *LINEAR)
 KERNELS = "fbgemm"
+
+
+def meant(quantization: str, device: torch.device, dtype: str) -> str:
+    """Return what "auto" is here: float16, which hardly changes the law, where that can be had, else "none".
+
+    Args:
+        quantization: of QUANTIZATIONS, which come back as they are, or "auto".
+        device: where the model shall run.
+        dtype: of the rest of the network, by name.
+    """
+    if quantization != AUTO:
+        return quantization
+    can_be_had = KERNELS in torch.backends.quantized.supported_engines
+    return "float16" if device.type == "cpu" and dtype in (AUTO, "float32") and can_be_had else NONE
 
 
 def check_quantization(model: str, quantization: str, device: torch.device, dtype: str) -> None:

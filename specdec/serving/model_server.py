@@ -41,8 +41,8 @@ class ModelServerSettings(ServiceSettings):
     """Where the model runs: auto (a GPU when there is one), cpu, cuda or cuda:N."""
     dtype: str = "auto"
     """Number format: auto (float32 on a CPU, the checkpoint's on a GPU), float64, float32, bfloat16 or float16."""
-    quantization: Literal["none", "float16", "int8"] = "none"
-    """Weights of the linear layers on a CPU: none (as dtype says), float16 or int8; the law is then that model's."""
+    quantization: Literal["none", "auto", "float16", "int8"] = "none"
+    """Linear layers on a CPU: none (as dtype says), float16, int8 or auto (float16 if it can); the law is that model's."""
     max_sessions: Annotated[int, Field(ge=1)] = 64
     """Sessions whose cache is kept at most."""
     cache_tokens: Annotated[int, Field(ge=1)] = 32768

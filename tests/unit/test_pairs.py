@@ -6,8 +6,9 @@ import subprocess
 import pytest
 
 from deploy import laptop
-from deploy.pairs import DEFAULT_PAIR, PAIRS, Pair, chosen_pair, prepare
+from deploy.pairs import DEFAULT_PAIR, PAIRS, Pair, chosen_pair, prepare, usual_environment
 from deploy.process import StartFailed
+from deploy.system import Ports
 
 TARGET, DRAFT = "owner/large", "owner/small"
 
@@ -34,6 +35,21 @@ def test_what_comes_from_a_hub_is_pinned_to_a_commit():
 )
 def test_either_part_can_be_another(target, draft, pair):
     assert chosen_pair("qwen2.5-coder", target, draft) == pair
+
+
+def test_named_models_are_held_in_what_suits_them_and_others_as_the_settings_say():
+    target, draft = "TARGET_QUANTIZATION", "DRAFT_QUANTIZATION"
+    for pair in PAIRS.values():
+        assert usual_environment(pair) == {target: "auto", draft: "auto"}
+        assert usual_environment(Pair(pair.target, "lookup:")) == {target: "auto"}
+    assert usual_environment(Pair(TARGET, DRAFT)) == {}
+
+
+def test_what_the_user_has_set_goes_before_what_suits_a_pair(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARGET_QUANTIZATION", "none")
+    monkeypatch.delenv("DRAFT_QUANTIZATION", raising=False)
+    given = laptop._system(tmp_path, PAIRS[DEFAULT_PAIR], Ports())._environment
+    assert given == {"DRAFT_QUANTIZATION": "auto"}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from specdec.model import quantization
 from specdec.model.causal_lm import CausalLM
 from specdec.model.language_model import Segment
 from specdec.model.loading import load_model
-from specdec.model.quantization import QUANTIZATIONS, check_quantization, quantize
+from specdec.model.quantization import AUTO, QUANTIZATIONS, check_quantization, meant, quantize
 from specdec.model.quantized_linear import Float16Linear, Int8Linear
 from specdec.model.refusal import ModelRefused
 from specdec.serving.model_server import load_served_model
@@ -149,13 +149,37 @@ def test_machines_without_the_kernels_are_told(tiny, monkeypatch):
         load_model(tiny, "cpu", "auto", "int8")
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "quantization"),
+    [
+        ("cpu", "auto", "float16"),
+        ("cpu", "float32", "float16"),
+        ("cpu", "float64", "none"),
+        ("cpu", "bfloat16", "none"),
+        ("cuda", "auto", "none"),
+    ],
+)
+def test_auto_is_float16_where_that_can_be_had(monkeypatch, device, dtype, quantization):
+    assert meant("auto", torch.device(device), dtype) == quantization
+    assert meant("int8", torch.device(device), dtype) == "int8"
+    monkeypatch.setattr("specdec.model.quantization.KERNELS", "kernels of another machine")
+    assert meant("auto", torch.device(device), dtype) == "none"
+
+
+def test_auto_serves_the_model_that_it_means(tiny):
+    for dtype, kind in (("float32", "float16"), ("float64", "none")):
+        served = load_model(tiny, "cpu", dtype, "auto").description
+        assert served == load_model(tiny, "cpu", dtype, kind).description
+    assert load_model("synthetic:vocabulary=8", "cpu", "auto", "auto").description.vocabulary_size == 8
+
+
 def test_synthetic_models_have_nothing_to_quantise():
     with pytest.raises(ModelRefused, match="no weights to quantise"):
         load_model("synthetic:vocabulary=8", "cpu", "auto", "int8")
 
 
 def test_the_setting_knows_every_quantization_and_decides_what_is_served(tiny):
-    assert get_args(TargetSettings.model_fields["quantization"].annotation) == QUANTIZATIONS
+    assert {*get_args(TargetSettings.model_fields["quantization"].annotation)} == {AUTO, *QUANTIZATIONS}
     assert TargetSettings(model=tiny).quantization == "none"
     served = load_served_model(TargetSettings(model=tiny, device="cpu", quantization="int8"))
     assert isinstance(served, CausalLM)
