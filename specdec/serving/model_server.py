@@ -42,7 +42,7 @@ class ModelServerSettings(ServiceSettings):
     dtype: str = "auto"
     """Number format: auto (float32 on a CPU, the checkpoint's on a GPU), float64, float32, bfloat16 or float16."""
     quantization: Literal["none", "auto", "float16", "int8"] = "none"
-    """Linear layers on a CPU: none (as dtype says), float16, int8, auto (float16 if it can); the law is that model's."""
+    """Linear layers on a CPU: none (as dtype says), float16, int8, auto (float16 if it can): the law is the model's."""
     max_sessions: Annotated[int, Field(ge=1)] = 64
     """Sessions whose cache is kept at most."""
     cache_tokens: Annotated[int, Field(ge=1)] = 32768
