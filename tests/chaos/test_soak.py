@@ -14,6 +14,5 @@ def test_a_process_that_leaks_fails_and_nothing_is_left_behind(tmp_path):
     assert result.visits.keys() == set(Way)
     assert not result.growths[LEAKING, "memory"].flat
     assert any(line.startswith(f"memory of {LEAKING} grew") for line in result.violations)
-    # In so short a run others may still be warming up; what is held by call or session is not.
-    settled = {"memory", "objects", "threads", "caches", "keys"}
-    assert not [line for line in result.violations if line.partition(" ")[0] not in settled]
+    # In so short a run others may still be warming up; but nobody failed, nothing is left, and all ended in order.
+    assert not [line for line in result.violations if " grew by " not in line]

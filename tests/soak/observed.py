@@ -16,6 +16,8 @@ from threading import Thread
 
 import psutil
 
+from specdec.model import engine
+from specdec.model.fences import Fences
 from tests.chaos.levels import gauges
 from tests.chaos.processes import Run, ServiceProcess, run_service
 
@@ -23,6 +25,8 @@ MEBIBYTE = 2**20
 LEAK_SECONDS = 0.05
 ANSWER_SECONDS = 30.0
 TASK = "_asyncio.Task"
+# A model service remembers fences of more sessions than any run has; here of fewer, which it has heard of when warm.
+FENCES_KEPT = 128
 
 
 class ObservedProcess(ServiceProcess):
@@ -62,6 +66,7 @@ class ObservedProcess(ServiceProcess):
 
 
 def _run_observed(asked: Connection, module: str, arguments: list[str], log: Path) -> None:
+    engine.Fences = partial(Fences, FENCES_KEPT)
     gc.freeze()
     Thread(target=_answer, args=(asked,), daemon=True).start()
     run_service(module, arguments, log)
