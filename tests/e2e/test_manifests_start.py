@@ -1,16 +1,10 @@
-"""The services start from what the manifests say: init containers, environment, Redis and its user, probes, and an end.
+"""The services start from what the manifests say: init containers, environment, Redis and its user, probes, an end."""
 
-What a cluster gives is put in its place: a folder for each volume, free ports, loopback for names, tiny models.
-"""
-
-import json
-import os
 import re
 import secrets
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import grpc
 import pytest
@@ -19,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from deploy.process import LoggedProcess
 from deploy.system import MODULES
 from tests.e2e.calls import Caller
+from tests.e2e.manifest_pods import SECONDS, SECRETS, Pods, clean
 from tests.fake_hub import FakeHub
 from tests.manifests import container, environment, named, of_kind, pod, rendered, workload
 from tests.ports import HOST, holding_port
@@ -29,14 +24,6 @@ MANIFESTS = rendered("local")
 ON_GPUS = rendered("heterogeneous-gpu", "keda")
 REVISION = "1" * 40
 MODEL = f"tiny/model@{REVISION}"
-SECRETS = {"username": "specdec", "password": "it's a $ecret"}
-SECONDS = 120.0
-
-
-def clean(environment):
-    """Return what runs a command with an environment of its own, and little more than nothing of ours."""
-    kept = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    return ["env", "-i", *(f"{name}={value}" for name, value in (kept | environment).items())]
 
 
 def program(command):
@@ -88,61 +75,20 @@ def redis_url(tmp_path_factory):
             process.end(SECONDS)
 
 
-class Pods:
-    """One pod of each service."""
-
-    def __init__(self, folder: Path, volume: Path, redis_url: str, endpoint: str) -> None:
-        self.processes = {name: LoggedProcess(folder, name) for name in MODULES}
-        self.ports: dict[str, int] = {}
-        self.metrics: dict[str, int] = {}
-        self._given = {
-            "TARGET_MODEL": MODEL,
-            "DRAFT_MODEL": f"layers:1:{MODEL}",
-            "COORDINATOR_TOKENIZER": MODEL,
-            "COORDINATOR_REDIS_URL": redis_url,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-        }
-        self._volume = volume
-
-    def launch(self, name: str) -> None:
-        """Start a service with its container's environment."""
-        said = environment(MANIFESTS, container(MANIFESTS, name), SECRETS)
-        said |= {key: value for key, value in self._given.items() if key in said or key.startswith(name.upper())}
-        said |= {f"{name.upper()}_PORT": "0", f"{name.upper()}_HEALTH_PORT": "-1", f"{name.upper()}_METRICS_PORT": "-1"}
-        said |= {"OTEL_BSP_SCHEDULE_DELAY": "100"}  # milliseconds, so that nobody waits for the usual five seconds
-        said = {key: value.replace("/models", str(self._volume)) for key, value in said.items()}
-        for other, port in self.ports.items():  # in the place of the first pod; the other addresses lead nowhere
-            for addresses in said.keys() & {f"COORDINATOR_{other.upper()}_ADDRESSES"}:
-                said[addresses] = ",".join([f"{HOST}:{port}", *said[addresses].split(",")[1:]])
-        self.processes[name].start([*clean(said), sys.executable, "-m", MODULES[name]], {})
-
-    def wait(self, name: str) -> None:
-        """Wait until a service serves."""
-        record = self.processes[name].wait_listening(SECONDS)
-        self.ports[name], self.metrics[name] = record.port, record.metrics_port
-
-    def health_port(self, name: str) -> int:
-        lines = map(json.loads, self.processes[name].log.read_text().splitlines())
-        return next(line["health_port"] for line in lines if line["event"] == "listening")
-
-
 @pytest.fixture(scope="module")
 def pods(tmp_path_factory, receiver, volume, redis_url):
-    """Start the pods, and end them as the kubelet would: each says that it stopped before its grace is over."""
-    pods = Pods(tmp_path_factory.mktemp("pods"), volume, redis_url, receiver.endpoint)
-    try:
-        for step in (pods.launch, pods.wait):
-            for name in ("target", "draft"):
-                step(name)
-        pods.launch("coordinator")
-        pods.wait("coordinator")
+    folder = tmp_path_factory.mktemp("pods")
+    for name in MODULES:
+        (folder / name).mkdir()
+        (folder / name / "models").symlink_to(volume)
+    given = {
+        "TARGET_MODEL": MODEL,
+        "DRAFT_MODEL": f"layers:1:{MODEL}",
+        "COORDINATOR_REDIS_URL": redis_url,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+    }
+    with Pods(MANIFESTS, folder, given) as pods:
         yield pods
-        for name in ("coordinator", "draft", "target"):
-            pods.processes[name].end(pod(workload(MANIFESTS, name))["terminationGracePeriodSeconds"])
-            assert '"stopped"' in pods.processes[name].tail()
-    finally:
-        for process in pods.processes.values():
-            process.kill()
 
 
 def ask(pods, name, probe):

@@ -116,16 +116,18 @@ def test_services_lead_to_ports_of_containers(objects):
         assert all(port["port"] == ports[port["targetPort"]] for port in each["spec"]["ports"])
 
 
-def test_coordinators_know_every_pod_there_may_be(objects):
+@pytest.mark.parametrize("name", ["draft", "target"])
+def test_coordinators_find_the_pods_by_the_name_of_their_service(objects, name):
     settings = environment(objects, container(objects, "coordinator"), SECRETS)
-    for name in ("draft", "target"):
-        port = container(objects, name)["ports"][0]["containerPort"]
-        addresses = settings[f"COORDINATOR_{name.upper()}_ADDRESSES"].split(",")
-        assert addresses == [f"{name}-{number}.{name}:{port}" for number in range(len(addresses))]
-        scaled = [each["spec"] for each in of_kind(objects, "ScaledObject") if each["metadata"]["name"] == name]
-        pods = workload(objects, name)["spec"].get("replicas")
-        assert [each["maxReplicaCount"] for each in scaled] == [len(addresses)] * len(scaled)
-        assert pods is None if scaled else pods <= len(addresses)
+    [port] = named(objects, "Service", name)["spec"]["ports"]
+    assert settings[f"COORDINATOR_{name.upper()}_ADDRESSES"] == f"dns:///{name}:{port['port']}"
+
+
+def test_what_is_scaled_has_no_number_of_pods_of_its_own(objects):
+    for each in of_kind(objects, "ScaledObject"):
+        scaled = named(objects, "StatefulSet", each["spec"]["scaleTargetRef"]["name"])
+        assert "replicas" not in scaled["spec"], "every apply would set it back"
+        assert 1 <= each["spec"]["minReplicaCount"] <= each["spec"]["maxReplicaCount"]
 
 
 def test_coordinators_know_redis(objects):

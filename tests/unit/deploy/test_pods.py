@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from coordinator.places import name_of
 from deploy.pairs import LOOKUP, PAIRS
 from specdec.model.checkpoint import HUB_ID
 from specdec.serving.server import LETTING_GO_SECONDS
@@ -187,10 +188,12 @@ def test_certificates_lie_where_the_settings_look(objects, service):
             assert ("tls.key" in files) is not made[secret["secretName"]].get("isCA", False)
 
 
-def test_coordinators_ask_for_the_name_that_model_servers_show():
+def test_model_servers_show_the_names_that_coordinators_find_them_by():
     objects = rendered(*DEPLOYMENTS["local, closed"])
-    expected = environment_of(objects, "coordinator")["COORDINATOR_PEER_TLS_NAME"]
-    assert named(objects, "Certificate", "model-server")["spec"]["dnsNames"] == [expected]
+    settings = environment_of(objects, "coordinator")
+    hosts = [name_of(settings[f"COORDINATOR_{name}_ADDRESSES"]) for name in ("DRAFT", "TARGET")]
+    assert named(objects, "Certificate", "model-server")["spec"]["dnsNames"] == hosts
+    assert "COORDINATOR_PEER_TLS_NAME" not in settings
 
 
 def test_draft_and_coordinator_would_rather_be_near_the_target(objects):
