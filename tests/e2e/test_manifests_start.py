@@ -2,9 +2,11 @@
 
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import urllib.request
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -108,6 +110,15 @@ def test_an_answer_and_its_trace_come_from_the_manifests_environment(pods, recei
         return {receiver.service_of(span) for span in spans if span.trace_id.hex() == trace_id}
 
     receiver.wait_for(lambda spans: services(spans) == {f"specdec-{name}" for name in MODULES})
+
+
+def test_who_has_no_password_can_ping_redis_and_do_nothing_else(redis_url):
+    """The kubelet's probe has none."""
+    with socket.create_connection((HOST, urlsplit(redis_url).port), timeout=SECONDS) as connection:
+        answers = connection.makefile("rb")
+        connection.sendall(b"PING\r\nGET specdec:x\r\nCONFIG GET dir\r\n")
+        assert answers.readline() == b"+PONG\r\n"
+        assert [answers.readline().split()[0] for _ in range(2)] == [b"-NOPERM", b"-NOPERM"]
 
 
 @pytest.mark.parametrize("name", MODULES)
