@@ -23,6 +23,8 @@ from specdec.errors import InvalidProposal, PeerUnavailable, SpecdecError, Stale
 from specdec.serving import names
 from specdec.serving.telemetry import tracer
 
+COMMIT_AGAIN_SECONDS = 0.2
+
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 Show = Callable[[Event], Awaitable[None]]
@@ -64,12 +66,14 @@ class Parties:
         target: verifies.
         store: commits.
         renew_seconds: how often the lease is renewed beside the commits.
+        patience: seconds in which a commit is tried again while the store is away.
     """
 
     draft: Draft
     target: Target
     store: Store
     renew_seconds: float
+    patience: float
 
 
 class Generation:
@@ -227,8 +231,23 @@ class Generation:
 
     async def _commit_and_show(self, event: Event, span: Span, show: Show) -> None:
         with trace.use_span(span, end_on_exit=True), tracer().start_as_current_span(names.SPAN_COMMIT):
-            await undisturbed(self._parties.store.commit(self._session))
+            await self._commit()
         await show(event)
+
+    async def _commit(self) -> None:
+        """Commit, again and again for a while when the store is away: what is to be shown is held meanwhile."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._parties.patience
+        while True:
+            try:
+                await undisturbed(self._parties.store.commit(self._session))
+            except PeerUnavailable as error:
+                if clock() >= until:
+                    raise
+                logger.warning("not committed yet", session=self._session.session_id, why=error.message)
+                await asyncio.sleep(COMMIT_AGAIN_SECONDS)
+            else:
+                return
 
     async def _keep_lease(self) -> None:
         task = asyncio.current_task()

@@ -49,7 +49,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._draft = DraftClients(fleet.drafts)
         self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)
         self._experience = Experience()
-        self._parties = Parties(self._draft, self._target, store, settings.lease_seconds / 3)
+        renew_seconds, patience = settings.lease_seconds / 3, settings.peer_wait_seconds
+        self._parties = Parties(self._draft, self._target, store, renew_seconds, patience)
         self._generating: set[asyncio.Task[None]] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._draining = False

@@ -62,7 +62,7 @@ class CoordinatorSettings(ServiceSettings):
     lease_seconds: Seconds = 15.0
     """Seconds a coordinator that died keeps its sessions from others."""
     peer_wait_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds a request waits for a target when none is there."""
+    """Seconds an answer waits for a target, or for Redis to take what it has come to, when none is there."""
     propose_timeout: Seconds = 30.0
     """Seconds after which a silent draft counts as gone. Long: a slow proposal must not be dropped."""
     verify_timeout: Seconds = 300.0

@@ -120,7 +120,7 @@ class FakeStore:
 class World:
     """One answer with everything it needs."""
 
-    def __init__(self, text, *, gamma=4, stops=(), max_new_tokens=100, wrong_at=99, renew_seconds=60.0):
+    def __init__(self, text, *, gamma=4, stops=(), max_new_tokens=100, wrong_at=99, renew_seconds=60.0, patience=0.0):
         prompt = [1, 2, 3]
         wanted = [*(text.encode() if isinstance(text, str) else text), *b"what would follow"]
         self.timeline = Timeline()
@@ -137,7 +137,7 @@ class World:
             limit=max_new_tokens,
             token_text=lambda token: f"<{token}>",
         )
-        parties = Parties(self.draft, self.target, self.store, renew_seconds)
+        parties = Parties(self.draft, self.target, self.store, renew_seconds, patience)
         self.generation = Generation(
             self.session, self.answer, parties, policy_of(gamma, Experience(), shared=False), 16
         )

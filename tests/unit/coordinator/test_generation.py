@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from coordinator import generation
 from coordinator.rounds import Fallback
 from coordinator.session import FinishReason
 from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
@@ -130,6 +131,18 @@ async def test_nothing_is_shown_and_no_round_started_after_a_failed_commit():
     assert world.shown == []
     assert "propose 10" not in world.timeline.events
     assert world.store.interrupted
+
+
+async def test_output_is_held_while_the_store_is_away_and_goes_on_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(generation, "COMMIT_AGAIN_SECONDS", 0)
+    world = World(TEXT, max_new_tokens=15, patience=60)
+    world.store.errors = [PeerUnavailable("redis is away")] * 3
+    await world.run()
+    assert world.text == TEXT[:15]
+    events = world.timeline.events
+    first = events.index("show 5")
+    assert events[:first].count("commit 5") == 4
+    assert "propose 10" not in events[:first]
 
 
 async def test_a_draft_that_fails_means_rounds_without_draft_tokens():
