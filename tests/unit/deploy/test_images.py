@@ -129,6 +129,8 @@ def test_the_images_packages_are_those_of_the_lock(name):
     assert image.items() <= lock.items(), "run `make lock`"
     assert {"grpcio", "transformers"} <= image.keys()
     assert not image.keys() & {"torch", "pytest", "mypy", "grpcio-tools"}
+    text = (ROOT / "requirements" / name).read_text()
+    assert not [word for word in ("://", "--index", "--extra-index", "--find-links", "nvidia") if word in text]
 
 
 def imported(folders):
