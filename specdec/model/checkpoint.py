@@ -26,7 +26,7 @@ HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md", "LICENSE*", "NOTICE*"]
 HUB_COPIES = ["consolidated*", "*/*"]  # the same weights once more, in other layouts
 # No network, none wanted (HF_HUB_OFFLINE), or a hub that is down: all but an answer that says no. A download that
-# breaks off may be a RuntimeError: of the transfer library, or of a thread whose connection another one has closed.
+# breaks off may be a RuntimeError of the transfer library.
 UNREACHABLE = (LocalEntryNotFoundError, httpx2.TransportError, ConnectionError, TimeoutError, RuntimeError)
 
 
@@ -140,6 +140,7 @@ def _from_hub(model: str, name: str, revision: str | None) -> Checkpoint:
             revision=revision,
             allow_patterns=HUB_FILES,
             ignore_patterns=HUB_COPIES,
+            max_workers=1,  # threads that find the hub away close the connections of each other, and fail in odd ways
             local_files_only=packaged is not None and packaged.path.is_file(),
         )
     except UNREACHABLE as error:
