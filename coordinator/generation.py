@@ -6,6 +6,7 @@ finish, and nothing is shown that is not committed. A reader that does not read 
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -230,9 +231,10 @@ class Generation:
         return Ending(answer.finish_reason, answer.matched_stop, session.usage, session.length)
 
     async def _commit_and_show(self, event: Event, span: Span, show: Show) -> None:
+        began = time.monotonic()
         with trace.use_span(span, end_on_exit=True), tracer().start_as_current_span(names.SPAN_COMMIT):
             await self._commit()
-        await show(event)
+        await show(replace(event, commit_seconds=time.monotonic() - began))
 
     async def _commit(self) -> None:
         """Commit, again and again for a while when the store is away: what is to be shown is held meanwhile."""

@@ -4,16 +4,22 @@ Ratios are queries: acceptance is accepted by draft tokens; tokens a round is ge
 """
 
 import time
+from collections.abc import Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from coordinator.rounds import Event
+from coordinator.fleet import Fleet
+from coordinator.replicas import Replicas
+from coordinator.rounds import Drafted, Event, Fallback, Round, Verdict
 from coordinator.session import Session
+from specdec.v1 import common_pb2
 
 _FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _GAMMA_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
 _REQUEST_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_STAGE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
@@ -49,6 +55,23 @@ class Metrics:
             "time_per_output_token_seconds", "Mean time of a token after the first event's.", _PER_TOKEN_BUCKETS
         )
         self.request = histogram("e2e_request_latency_seconds", "From request to last token.", _REQUEST_BUCKETS)
+        self.stages = Histogram(
+            "specdec_round_stage_seconds",
+            "Where a round's time went: queue, draft, wire, verify, commit.",
+            ("stage",),
+            buckets=_STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._usable = Gauge(
+            "specdec_replicas_usable", "Replicas that calls may go to.", ("service",), registry=registry
+        )
+        for reason in Fallback:  # an increase from nothing would be no increase to Prometheus
+            self.fallbacks.labels(reason.name.lower())
+
+    def watch(self, fleet: Fleet) -> None:
+        """Show how many replicas of a fleet can be used, at any time."""
+        for replicas in (fleet.targets, fleet.drafts):
+            self._usable.labels(replicas.service).set_function(partial(_count_usable, replicas))
 
 
 class Measurement:
@@ -83,6 +106,9 @@ class Measurement:
             metrics.fallbacks.labels(drafted.fallback.name.lower()).inc()
         if drafted.gamma:
             self._speculation(drafted.gamma, min(event.round.verdict.accept_index, len(event.token_ids)))
+        for stage, seconds in _stages(event.round):
+            metrics.stages.labels(stage).observe(seconds)
+        metrics.stages.labels("commit").observe(event.commit_seconds)
         self._times(event)
 
     def _speculation(self, gamma: int, accepted: int) -> None:
@@ -105,3 +131,29 @@ class Measurement:
         later = self._tokens - self._first_tokens
         if later:
             self._metrics.per_token.observe((now - self._first) / later)
+
+
+def _count_usable(replicas: Replicas) -> float:
+    return len(replicas.usable())
+
+
+def _stages(round_: Round) -> Iterator[tuple[str, float]]:
+    """Split the calls of a round.
+
+    Yields:
+        stage and seconds: "draft" where the draft was asked and "verify", in passes and in choosing tokens; "queue",
+        before the first pass; "wire", all that is left of the calls.
+    """
+    calls: dict[str, Drafted | Verdict] = {"draft": round_.drafted, "verify": round_.verdict}
+    queue = wire = 0.0
+    for stage, call in calls.items():
+        if not call.seconds:
+            continue
+        timings = call.timings or common_pb2.ServerTimings()
+        waited = timings.queue.ToTimedelta().total_seconds()
+        worked = (timings.forward.ToTimedelta() + timings.sampling.ToTimedelta()).total_seconds()
+        queue += waited
+        wire += max(0.0, call.seconds - waited - worked)
+        yield stage, worked
+    yield "queue", queue
+    yield "wire", wire

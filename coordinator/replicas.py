@@ -89,8 +89,8 @@ class Replicas:
             await replica.channel.close()
 
     def answering(self) -> list[Replica]:
-        """Return the replicas that are there, used or refused."""
-        return [replica for replica in self._replicas.values() if replica.model is not None]
+        """Return the replicas that are there, used or refused; the thread that serves metrics asks, too."""
+        return [replica for replica in list(self._replicas.values()) if replica.model is not None]
 
     def usable(self) -> list[Replica]:
         """Return the replicas that calls may go to."""

@@ -131,6 +131,7 @@ class Event:
         logprobs: one message a token, or empty.
         round: what made the tokens, None when they are repeated.
         ending: in the last event alone.
+        commit_seconds: what it took to commit the tokens, with all that was tried again.
     """
 
     index: int
@@ -140,6 +141,7 @@ class Event:
     logprobs: Sequence[Any] = ()
     round: Round | None = None
     ending: Ending | None = None
+    commit_seconds: float = 0.0
 
 
 def count(session: Session, round_: Round, emitted: int) -> None:

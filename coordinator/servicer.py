@@ -45,6 +45,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._fleet = fleet
         self._store = store
         self._metrics = metrics
+        metrics.watch(fleet)
         self._doors = Doors(settings)
         self._draft = DraftClients(fleet.drafts)
         self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)

@@ -1,12 +1,16 @@
 """Counters say what was emitted; what only repeats earlier tokens counts for nothing."""
 
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.metrics import Measurement, Metrics
 from coordinator.rounds import Drafted, Event, Fallback, Round, Verdict
 from coordinator.session import TokenSource
+from specdec.v1 import common_pb2
 from tests.unit.coordinator.fakes import World
 
 
@@ -47,3 +51,41 @@ def test_fallbacks_and_residuals_without_mass_are_counted():
 def test_repeated_tokens_do_not_count_again():
     repeated = replace(event_of(Drafted([1]), Verdict(1, 9, 0), [1, 9]), round=None)
     assert counted([repeated])("generation_tokens") == 0
+
+
+def timings(queue, forward, sampling):
+    parts = {"queue": queue, "forward": forward, "sampling": sampling}
+    return common_pb2.ServerTimings(**{name: timedelta(seconds=value) for name, value in parts.items()})
+
+
+def stage_sums(event):
+    registry = CollectorRegistry()
+    Measurement(Metrics(registry), World("text").session, started=0.0).observe(event)
+    [family] = [each for each in registry.collect() if each.name == "specdec_round_stage_seconds"]
+    return {each.labels["stage"]: each.value for each in family.samples if each.name.endswith("_sum")}
+
+
+def test_a_rounds_time_is_split_and_adds_up():
+    drafted = Drafted([1, 2], seconds=0.020, timings=timings(0.002, 0.010, 0.001))
+    verdict = Verdict(2, 9, 0, seconds=0.050, timings=timings(0.004, 0.030, 0.002))
+    sums = stage_sums(replace(event_of(drafted, verdict, [1, 2, 9]), commit_seconds=0.003))
+    expected = {"draft": 0.011, "verify": 0.032, "queue": 0.006, "wire": 0.021, "commit": 0.003}
+    assert sums == {name: pytest.approx(value) for name, value in expected.items()}
+
+
+def test_a_draft_that_was_not_asked_takes_no_time():
+    sums = stage_sums(event_of(Drafted(), Verdict(0, 9, 0, seconds=0.05), [9]))
+    assert sums == {"verify": 0.0, "queue": 0.0, "wire": 0.05, "commit": 0.0}
+
+
+def test_usable_replicas_are_counted_by_service_at_any_time():
+    registry, usable = CollectorRegistry(), {"target": [], "draft": ["one"]}
+    services = [SimpleNamespace(service=name, usable=lambda name=name: usable[name]) for name in usable]
+    Metrics(registry).watch(SimpleNamespace(targets=services[0], drafts=services[1]))
+
+    def seen():
+        return [registry.get_sample_value("specdec_replicas_usable", {"service": name}) for name in usable]
+
+    assert seen() == [0, 1]
+    usable["target"] += ["one", "two"]
+    assert seen() == [2, 1]
