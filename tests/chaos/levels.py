@@ -1,9 +1,12 @@
 """What processes hold while nothing is under way: file descriptors, caches, answers, leases."""
 
 import asyncio
+import os
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +24,7 @@ class Level:
 
     Attributes:
         descriptors: open files and sockets, but connections to Redis.
-        to_redis: connections to Redis.
+        to_redis: connections to Redis, and such as the other side has reset: a pool notices that at their next use.
         held: gauges by name: answers, calls, sessions with a cache.
     """
 
@@ -35,8 +38,19 @@ def level(world: World, name: str) -> Level:
     service = world.services[name]
     process = psutil.Process(service.pid)
     ports = world.redis_ports()
-    to_redis = sum(bool(each.raddr) and each.raddr.port in ports for each in process.net_connections())
+    connections = process.net_connections("all")
+    to_redis = sum(bool(each.raddr) and getattr(each.raddr, "port", 0) in ports for each in connections)
+    to_redis += _sockets(service.pid) - len(connections)
     return Level(process.num_fds() - to_redis, to_redis, gauges(service.metrics_port))
+
+
+def _sockets(pid: int) -> int:
+    """Count the sockets of a process; one that the other side has reset is in no table of connections any more."""
+    count = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(each).startswith("socket:")
+    return count
 
 
 def gauges(port: int) -> dict[str, float]:
