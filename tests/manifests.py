@@ -25,11 +25,13 @@ DEPLOYMENTS = {
     "heterogeneous-gpu": ("heterogeneous-gpu",),
     "dra": ("dra",),
     "local, closed": ("local", "tls", "tokens", "network-policy"),
+    "local, watched": ("local", "collector", "monitoring", "network-policy"),
     "by product, closed and scaled": (
         "heterogeneous-gpu",
         "tls",
         "redis-tls",
         "keda",
+        "monitoring",
         "network-policy",
         "gpu-products",
     ),

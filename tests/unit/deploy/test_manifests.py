@@ -28,7 +28,8 @@ from tests.manifests import (
 )
 
 RELEASES = ("1.35", "1.36", "1.37")  # those that are supported
-OTHERS_KINDS = ("cert-manager.io/", "keda.sh/")  # definitions that a cluster brings, not Kubernetes
+# Definitions that a cluster brings, not Kubernetes.
+OTHERS_KINDS = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
 SECRETS = {"username": "specdec", "password": "secret"}
 
 
@@ -87,7 +88,7 @@ def test_no_object_is_there_twice_and_each_says_whose_it_is(objects):
     keys = [(each["kind"], each["metadata"]["name"]) for each in objects]
     assert len(set(keys)) == len(keys)
     generated = [each for each in objects if each["kind"] == "Secret"]
-    labels = [each["metadata"].get("labels", {}) for each in objects if each not in generated]
+    labels = [labels_of(each) for each in objects if each not in generated]
     assert all(each.get("app.kubernetes.io/part-of") == "specdec" for each in labels)
     assert not [each for each in objects if "namespace" in each["metadata"]], "the operator chooses it"
 
@@ -168,6 +169,10 @@ def secrets_made(objects):
     return rendered_ones | {each["spec"]["secretName"] for each in of_kind(objects, "Certificate")} | GIVEN_SECRETS
 
 
+def labels_of(each):
+    return each["metadata"].get("labels", {})
+
+
 def references(value, found):
     """Collect the names under keys that refer to other objects, but for optional ones."""
     if isinstance(value, list):
@@ -192,7 +197,8 @@ def test_references_resolve(objects):
     there = {(each["kind"], each["metadata"]["name"]) for each in objects}
     there |= {("Secret", name) for name in secrets_made(objects)}
     assert not found - there
-    config = {name for kind, name in there if kind == "ConfigMap"}
+    dashboards = {each["metadata"]["name"] for each in objects if "grafana_dashboard" in labels_of(each)}
+    config = {name for kind, name in there if kind == "ConfigMap"} - dashboards
     assert config == {name for kind, name in found if kind == "ConfigMap"}, "one that nobody reads"
 
 
@@ -230,7 +236,8 @@ def test_a_target_has_a_process_for_each_of_its_gpus(name):
 
 def test_policies_are_for_pods_and_ports_that_are_there(objects):
     for each in of_kind(objects, "NetworkPolicy"):
-        if each["metadata"]["name"] == "jaeger" and "jaeger" not in pods_of(objects):
+        if (optional := each["metadata"]["name"]) in {"jaeger", "collector"} - pods_of(objects).keys():
+            assert each["spec"]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": optional}
             continue
         served = chosen(objects, each["spec"]["podSelector"])
         assert served
