@@ -119,8 +119,10 @@ class TargetClients(SessionClients):
                 problem = error
                 if not any(self._free(session, full)):
                     break
-            except SpecdecError:
+            except SpecdecError as error:
                 self.forget(session)
+                if type(error) is SpecdecError:
+                    self._replicas.failed(replica)
                 raise
             else:
                 return _verdict(response, proposal, time.monotonic() - started)

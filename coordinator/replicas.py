@@ -24,6 +24,7 @@ from coordinator.tasks import stop
 from specdec.errors import SpecdecError
 
 RESOLVE_SECONDS = 5.0
+FAILURES_OF_A_BROKEN_ONE = 3  # in a row
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -118,6 +119,13 @@ class Replicas:
             replica.failures += 1
             logger.warning("replica is away", service=self.service, address=replica.address, failures=replica.failures)
         self._follow(replica)
+
+    def failed(self, replica: Replica) -> None:
+        """Note that a call failed through no fault of its own. A replica that does nothing else is lost."""
+        if replica.failures + 1 < FAILURES_OF_A_BROKEN_ONE:
+            replica.failures += 1
+        else:
+            self.lost(replica)
 
     async def _keep_finding(self, name: str) -> None:
         """Follow what DNS says of a name as long as the process lives; when it says nothing, what it said holds."""

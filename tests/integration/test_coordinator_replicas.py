@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 from pydantic import ValidationError
 
 from coordinator import replicas
@@ -49,8 +50,8 @@ async def between(redis_url, targets, drafts, **settings):
         yield running
 
 
-class HangingDraft(FakeDraft):
-    """A draft whose model can hang, while health and what it serves are answered as before."""
+class Hanging:
+    """A service whose model can hang, while health and what it serves are answered as before."""
 
     def __init__(self):
         super().__init__()
@@ -73,6 +74,14 @@ class HangingDraft(FakeDraft):
             self.probes -= 1
 
 
+class HangingDraft(Hanging, FakeDraft):
+    pass
+
+
+class HangingTarget(Hanging, FakeTarget):
+    pass
+
+
 async def test_a_draft_that_hangs_costs_one_round_and_is_probed_by_nobodys_calls_until_it_is_back(redis_url):
     draft = HangingDraft()
     async with between(redis_url, [FakeTarget()], [draft], propose_timeout=0.2) as running:
@@ -87,6 +96,38 @@ async def test_a_draft_that_hangs_costs_one_round_and_is_probed_by_nobodys_calls
         draft.going.set()
         await usable(running.fleet.drafts, 1)
         assert not any(event.round.fallback for event in await running.generate(request(20)))
+
+
+async def test_a_target_that_hangs_loses_its_sessions_and_gets_none(redis_url):
+    hanging, well = HangingTarget(), FakeTarget()
+    async with between(redis_url, [hanging, well], [], verify_timeout=1) as running:
+        hanging.going.clear()
+        well.gate = asyncio.Event()  # until each has one
+        answers = [asyncio.create_task(running.generate(request(20))) for _ in range(2)]
+        await hanging.reached("Verify", 1)
+        well.gate.set()
+        await hanging.reached("Probe", 1)
+        answers += [asyncio.create_task(running.generate(request(20))) for _ in range(4)]
+        assert [tokens_of(await answer) for answer in answers] == [continuation(b"hi", 20)] * 6
+        assert hanging.calls["Verify"] == 1
+
+
+async def test_a_target_that_only_fails_is_not_serving_until_it_is_well(redis_url):
+    target = FakeTarget()
+    async with between(redis_url, [target], []) as running:
+        target.errors = [SpecdecError("the forward pass failed")] * 3
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await running.generate(request())
+            assert caught.value.code() is grpc.StatusCode.INTERNAL
+        await running.health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await running.health(health_pb2.HealthCheckResponse.SERVING)
+        assert tokens_of(await running.generate(request())) == continuation(b"hi", 12)
+        target.errors = [SpecdecError("the forward pass failed")] * 2
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await running.generate(request())
+        assert running.fleet.targets.usable()  # it has answered meanwhile
 
 
 async def test_a_draft_whose_model_is_broken_leaves_its_sessions_to_another(redis_url):
