@@ -18,6 +18,7 @@ NO_CLUSTER, NO_DOCKER = "needs a cluster", "needs a Docker engine"
 # The beginnings of what cannot be run here.
 NOT_RUN = {
     "docker build --file deploy/Dockerfile --target ": NO_DOCKER,
+    "docker compose --file deploy/compose.yaml ": NO_DOCKER,
     "kind create cluster ": NO_DOCKER,
     "kind load docker-image ": NO_DOCKER,
     "kubectl label namespace ": NO_CLUSTER,
