@@ -143,6 +143,19 @@ def test_times_are_observed_once_an_answer(traced_caller, growth):
         assert grown[f"specdec_{name}_sum",] > 0
 
 
+def test_a_rounds_time_is_split_among_its_stages(traced_system, traced_caller, growth):
+    usage = traced_caller.events(**request(4))[-1].usage
+    grown = growth("coordinator")
+    for stage in ("queue", "draft", "wire", "verify", "commit"):
+        asked = usage.spec_rounds if stage == "draft" else usage.rounds
+        assert grown["specdec_round_stage_seconds_count", f"stage={stage}"] == asked
+        assert grown.get(("specdec_round_stage_seconds_sum", f"stage={stage}"), 0.0) >= 0
+    assert grown["specdec_round_stage_seconds_sum", "stage=verify"] > 0
+    assert grown["specdec_round_stage_seconds_sum", "stage=commit"] > 0
+    samples = scrape(traced_system, "coordinator")
+    assert [samples["specdec_replicas_usable", f"service={name}"] for name in ("target", "draft")] == [1, 1]
+
+
 def test_an_answer_that_is_resumed_is_not_counted_again(traced_caller, growth):
     last = traced_caller.events(**request(4))[-1]
     before = growth("coordinator")
