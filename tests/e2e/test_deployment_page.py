@@ -38,6 +38,7 @@ def blocks(language):
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 CREATED = [command for command in COMMANDS if command.startswith(("kubectl create ", "TOKEN="))]
 APPLIED = [command for command in COMMANDS if command.startswith("kubectl apply -k ")]
+PLANS = [command for command in COMMANDS if command.startswith("python -m benchmarks.plan ")]
 CALLS = [command for command in COMMANDS if command.startswith("grpcurl -plaintext ")]
 
 
@@ -50,7 +51,7 @@ def bash(command, **variables):
 
 def test_every_command_is_run_or_its_reason_given():
     excused = [command for command in COMMANDS if command.startswith(tuple(NOT_RUN))]
-    assert sorted(COMMANDS) == sorted([*excused, *CREATED, *APPLIED, *CALLS])
+    assert sorted(COMMANDS) == sorted([*excused, *CREATED, *APPLIED, *PLANS, *CALLS])
     assert all(any(command.startswith(begin) for command in excused) for begin in NOT_RUN)
 
 
@@ -83,6 +84,11 @@ def test_the_table_names_every_component():
     table = re.search(r"^## Components\n(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
     named = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
     assert sorted(named) == sorted(folder.name for folder in (KUBERNETES / "components").iterdir())
+
+
+def test_the_plan_is_made():
+    [command] = PLANS
+    assert '"best"' in bash(command)
 
 
 @pytest.mark.parametrize("command", CALLS)
