@@ -38,7 +38,10 @@ class Progress:
         """What to send now: the request, or the resumption of its answer."""
         if not self.begun:
             return self.request
-        return v1.GenerateRequest(session_id=self.request.session_id, resume_from=self.tokens)
+        asked = self.request
+        return v1.GenerateRequest(
+            session_id=asked.session_id, resume_from=self.tokens, expected_length=asked.expected_length
+        )
 
     def take(self, event: v1.GenerateResponse) -> None:
         """Count an event.

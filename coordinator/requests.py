@@ -132,7 +132,8 @@ def check_session(request: generation_pb2.GenerateRequest, session: Session | No
         DataLost: the client has tokens of the answer that the session does not hold.
     """
     length = session.length if session else 0
-    if request.HasField("expected_length") and request.expected_length != length:
+    resumes = request.HasField("resume_from")
+    if request.HasField("expected_length") and not resumes and request.expected_length != length:
         raise LengthMismatch(
             f"the session holds {length} committed tokens, not {request.expected_length}",
             field="expected_length",
@@ -140,7 +141,15 @@ def check_session(request: generation_pb2.GenerateRequest, session: Session | No
         )
     if session and session.model_fingerprint != served.model.model_fingerprint:
         raise FingerprintMismatch("the session was made by another model; start a new one", field="session_id")
-    if session and request.HasField("resume_from") and request.resume_from > len(session.answer):
+    if session and resumes:
+        _check_answer(request, session)
+
+
+def _check_answer(request: generation_pb2.GenerateRequest, session: Session) -> None:
+    """Check that the session's latest answer is the client's and holds what the client has: the store may be older."""
+    if request.HasField("expected_length") and session.prompt_length <= request.expected_length:
+        raise DataLost(f"the answer after {request.expected_length} tokens is not there", field="expected_length")
+    if request.resume_from > len(session.answer):
         held = f"the answer holds {len(session.answer)} committed tokens"
         raise DataLost(f"{held}, fewer than the {request.resume_from} the client has", field="resume_from")
 

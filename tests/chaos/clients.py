@@ -127,7 +127,8 @@ class Client:
     def _answer(self, coordinators: Coordinators, ask: Ask, turn: int, request: v1.GenerateRequest) -> bool:
         """Get an answer to its end, if need be by taking it up again from its beginning."""
         prompt_length = request.expected_length + len(request.prompt)
-        resume = v1.GenerateRequest(session_id=request.session_id, resume_from=0)
+        length = request.expected_length
+        resume = v1.GenerateRequest(session_id=request.session_id, resume_from=0, expected_length=length)
         wanted, shown = request, False
         for attempt in range(TRIES):
             with self._gate.request() as still:

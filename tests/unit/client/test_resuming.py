@@ -92,7 +92,7 @@ def test_cut_at_every_pair_of_boundaries(ahead, request_lost):
 def test_resumes_from_the_number_of_tokens_received():
     coordinator = Coordinator([2])
     check_whole(coordinator)
-    assert coordinator.requests[1] == v1.GenerateRequest(session_id="s", resume_from=3)
+    assert coordinator.requests[1] == v1.GenerateRequest(session_id="s", resume_from=3, expected_length=4)
 
 
 def test_lost_request_is_made_again_as_it_was():

@@ -177,6 +177,16 @@ def test_a_client_cannot_have_more_than_was_committed():
         check_session(request(resume_from=3), session(), served())
 
 
+def test_an_answer_before_the_one_that_is_resumed_is_not_given_in_its_place():
+    held = session(length=5, prompt_length=3)
+    check_session(request(resume_from=0, expected_length=0), held, served())
+    check_session(request(resume_from=1, expected_length=2), held, served())
+    for expected in (3, 5):  # the answer that the client means followed as many tokens, and an input
+        with pytest.raises(DataLost) as caught:
+            check_session(request(resume_from=0, expected_length=expected), held, served())
+        assert caught.value.field == "expected_length"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
