@@ -146,6 +146,22 @@ def test_pages_name_panels_and_settings_that_are_there():
         assert set(re.findall(r"`((?:COORDINATOR|DRAFT|TARGET)_\w+)`", text)) <= settings
 
 
+def test_pages_quote_what_services_log():
+    written = "".join(path.read_text() for folder in ("coordinator", "specdec") for path in code_of(folder))
+    quoted = [
+        phrase
+        for page in (DEPLOY / "runbooks").glob("*.md")
+        for phrase in re.findall(r"`([a-z]+(?: [a-z]+)+)`", page.read_text())
+        if not phrase.startswith(("kubectl ", "info ", "slowlog ", "appendfsync "))
+    ]
+    assert len(set(quoted)) >= 4
+    assert not [phrase for phrase in quoted if f'"{phrase}"' not in written]
+
+
+def code_of(folder):
+    return (DEPLOY.parent / folder).rglob("*.py")
+
+
 def test_dashboards_for_speculative_decoding_find_their_names():
     """vLLM's; a rule that keeps the suffix of what it reads, so that a rate stays a rate."""
     as_vllm = {name: rule for name, rule in RECORDED.items() if name.startswith("vllm:")}
