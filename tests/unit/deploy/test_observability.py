@@ -123,6 +123,19 @@ def test_the_operators_rules_are_the_same():
     assert rule["spec"]["groups"] == RULES
 
 
+def test_rules_are_made_of_what_prometheus_takes():
+    """It refuses a file with a key that it does not know."""
+    assert all(group.keys() == {"name", "rules"} for group in RULES)
+    for rule in EVERY_RULE:
+        optional = {"labels"} if "record" in rule else {"for", "labels", "annotations"}
+        assert {"expr"} < rule.keys() <= {"record" if "record" in rule else "alert", "expr", *optional}
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "0s"))
+    assert len(RECORDED) + len(ALERTS) == len(EVERY_RULE), "a name is recorded twice"
+    [monitor] = of_kind(rendered(*DEPLOYMENTS["local, watched"]), "PodMonitor")
+    assert monitor["spec"].keys() == {"jobLabel", "selector", "podMetricsEndpoints"}
+    assert all(each.keys() == {"port", "interval"} for each in monitor["spec"]["podMetricsEndpoints"])
+
+
 def test_every_alert_has_its_page_and_every_page_its_alert():
     pages = {page.stem: page.read_text() for page in (DEPLOY / "runbooks").glob("*.md")}
     assert {alert["alert"] for alert in ALERTS} == pages.keys()
