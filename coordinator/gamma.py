@@ -48,7 +48,6 @@ class Policy(ABC):
         """Learn from a round; one whose proposal failed says only what verifying nothing takes."""
         self._count(decoding=True)
         drafted, verdict, costs = round_.drafted, round_.verdict, self.experience.costs
-        self.experience.earn(drafted.seconds + verdict.seconds)
         if drafted.asked:
             for acceptance in (self.own, self.fleet):
                 acceptance.observe(drafted.asked, drafted.gamma, verdict.accept_index)
@@ -94,6 +93,11 @@ class Adaptive(Policy):
         self.min_survival = [0.0] if shared else []
         self._gamma = 0
         self._stood = ROUNDS_BETWEEN
+
+    def observe(self, round_: Round) -> None:
+        """Learn from a round, and put a share of its time aside for trials: answers that try nothing earn none."""
+        super().observe(round_)
+        self.experience.earn(round_.drafted.seconds + round_.verdict.seconds)
 
     def choose(self, max_gamma: int) -> int:
         """Return the best known number, or another one whose turn to be tried has come."""

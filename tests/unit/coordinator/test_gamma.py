@@ -119,6 +119,22 @@ def test_trials_lose_no_more_than_their_share():
     assert 1 - plain / seconds < 2 * TRIAL_SHARE
 
 
+def test_trials_lose_their_share_of_the_time_of_answers_that_try_alone():
+    experience, world, rng = Experience(), WORLDS["a useless draft"], random.Random(4)
+    for _ in range(2000):  # others, whose gamma is fixed
+        fixed = Fixed(experience, 0, shared=True)
+        fixed.observe(world.round(fixed.choose(MAX_GAMMA), rng))
+        fixed.close()
+    policy = Adaptive(experience, shared=True)
+    seconds = plain = 0.0
+    for _ in range(400):
+        round_ = world.round(policy.choose(MAX_GAMMA), rng)
+        policy.observe(round_)
+        seconds += round_.drafted.seconds + round_.verdict.seconds
+        plain += len(round_.block) * (world.verify_seconds(0) + world.call_seconds) * 1.025
+    assert 1 - plain / seconds < 3 * TRIAL_SHARE
+
+
 def test_what_is_no_round_of_its_kind_teaches_no_duration():
     experience = Experience()
     policy = Adaptive(experience, shared=True)
@@ -239,7 +255,7 @@ def test_answers_that_learn_together_bound_what_is_proposed_and_others_do_not(wo
     shared, alone = (Adaptive(experience, shared=shared) for shared in (True, False))
     fixed = Fixed(experience, 4, shared=True)
     assert (shared.min_survival, alone.min_survival, fixed.min_survival) == ([0.0], [], [])
-    for number in range(200):
+    for number in range(1500):
         for policy in (shared, alone, fixed):
             policy.observe(world.round(policy.choose(MAX_GAMMA), random.Random(number)))
     assert (alone.min_survival, fixed.min_survival) == ([], [])
