@@ -251,11 +251,10 @@ def test_nothing_is_taken_to_lead_anywhere_while_nothing_has_stood():
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_answers_that_learn_together_bound_what_is_proposed_and_others_do_not(world):
-    experience = Experience()
-    shared, alone = (Adaptive(experience, shared=shared) for shared in (True, False))
-    fixed = Fixed(experience, 4, shared=True)
+    shared, alone = (Adaptive(Experience(), shared=shared) for shared in (True, False))
+    fixed = Fixed(Experience(), 4, shared=True)
     assert (shared.min_survival, alone.min_survival, fixed.min_survival) == ([0.0], [], [])
-    for number in range(1500):
+    for number in range(400):
         for policy in (shared, alone, fixed):
             policy.observe(world.round(policy.choose(MAX_GAMMA), random.Random(number)))
     assert (alone.min_survival, fixed.min_survival) == ([], [])
