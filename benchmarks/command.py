@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class Benchmark:
     """One benchmark.
 
     Attributes:
+        module: what it is called on the command line, and in its reports.
         parse: reads the command line; ``add_output_flags`` was called on its parser.
         measure: takes the options and the command line; may raise StartFailed and grpc.RpcError.
         name: of the report's section and file, such as ``pair:smollm2``.
@@ -30,6 +32,7 @@ class Benchmark:
         grids: the report's tables, for a terminal.
     """
 
+    module: str
     parse: Callable[[list[str]], argparse.Namespace]
     measure: Callable[[argparse.Namespace, list[str]], Report]
     name: Callable[[Report], str]
@@ -41,11 +44,9 @@ def run(benchmark: Benchmark, arguments: list[str]) -> int:
     """Run a command line and return its exit status."""
     options = benchmark.parse(arguments)
     try:
-        report = json.loads(options.source.read_text()) if options.source else benchmark.measure(options, arguments)
-    except (OSError, ValueError) as error:
-        if not options.source:
-            raise
-        console().print(f"{options.source} cannot be read: {error}")
+        report = _read(benchmark, options.source) if options.source else benchmark.measure(options, arguments)
+    except NotItsReport as refusal:
+        console().print(str(refusal))
         return 1
     except StartFailed as failure:
         console().print(str(failure))
@@ -60,6 +61,20 @@ def run(benchmark: Benchmark, arguments: list[str]) -> int:
         write_section(options.results, name, benchmark.section(report))
         write_json(json_path(options.results, name), report)
     return 0
+
+
+class NotItsReport(Exception):
+    """A file holds no report of the benchmark that was to show it."""
+
+
+def _read(benchmark: Benchmark, source: Path) -> Report:
+    try:
+        report = json.loads(source.read_text())
+    except (OSError, ValueError) as error:
+        raise NotItsReport(f"{source} cannot be read: {error}") from error
+    if not isinstance(report, dict) or report.get("benchmark") != benchmark.module:
+        raise NotItsReport(f"{source} is no report of benchmarks.{benchmark.module}")
+    return report
 
 
 def json_path(results: Path, name: str) -> Path:
@@ -115,6 +130,41 @@ def not_negative(text: str) -> float:
         value = float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text} is no number") from error
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 0 on")
     return value
+
+
+def above_zero(text: str) -> float:
+    """Read a number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    value = not_negative(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def chance(text: str) -> float:
+    """Read a number from 0 to 1.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    value = not_negative(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text} is above 1")
+    return value
+
+
+def whole(text: str) -> int:
+    """Read a whole number from 0 on.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 0 on")
+    return int(text)

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
+from benchmarks.command import Benchmark, Report, above_zero, not_negative, parse_quick, parser_of, positive, run
 from benchmarks.load_figures import load_figures
 from benchmarks.load_run import Answered, Loading, Requests, asynchronous_stubs, closed_loop, open_loop
 from benchmarks.load_section import CLOSED, OPEN, grids, section
 from benchmarks.output import console, progress
 from benchmarks.prompts import PROMPTS
+from benchmarks.results import check_name
 from benchmarks.services import Services, running
 from benchmarks.surroundings import surroundings, usable_cores
 from benchmarks.ways import PLAIN, speculation, way_name
@@ -201,9 +202,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--draft", help="in place of the pair's")
     add("--name", help="of the section in RESULTS.md (the pair's, or that of another target)")
     add("--sessions", nargs="+", type=positive, default=[1, 4, 16, 64], help="of the closed loop (1 4 16 64)")
-    add("--share", nargs="+", type=not_negative, default=[0.5, 0.8], help="of what gamma 0 can serve (0.5 0.8)")
+    add("--share", nargs="+", type=above_zero, default=[0.5, 0.8], help="of what gamma 0 can serve (0.5 0.8)")
     add("--gamma", nargs="+", type=positive, default=[4], help="draft tokens a round, beside 0 and adaptive (4)")
-    add("--seconds", type=float, default=12.0, help="of every load in every way (%(default)s)")
+    add("--seconds", type=above_zero, default=12.0, help="of every load in every way (%(default)s)")
     add("--laps", type=positive, default=2, help="over everything (%(default)s)")
     add("--max-new-tokens", type=positive, default=32, help="of an answer (%(default)s)")
     add("--temperature", type=not_negative, default=1.0, help="(%(default)s)")
@@ -217,12 +218,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.name = options.name or options.target or options.pair or "synthetic"
     options.draft = options.draft or (LOOKUP if options.target else pair.draft)
     options.target = options.target or pair.target
+    try:
+        check_name(options.name)
+    except ValueError as error:
+        parser.error(f"--name: {error}")
     return options
 
 
 def main(arguments: list[str]) -> int:
     """Measure, or read what was measured; print, and write if wanted."""
-    return run(Benchmark(parse, measure, lambda report: f"load:{report['name']}", section, grids), arguments)
+    return run(Benchmark("load", parse, measure, lambda report: f"load:{report['name']}", section, grids), arguments)
 
 
 if __name__ == "__main__":

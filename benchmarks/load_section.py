@@ -4,15 +4,46 @@ from typing import Any
 
 from benchmarks.output import Grid
 from benchmarks.surroundings import in_words
-from benchmarks.wording import NOTHING, number
+from benchmarks.ways import ADAPTIVE, PLAIN
+from benchmarks.wording import NOTHING, against_goal, number
 
 CLOSED, OPEN = "closed", "open"
+MANY, TIMES = 16, 4.0  # sessions, and what they bring against one
+ADAPTIVE_SHARE = 0.95  # of the best way whose gamma is fixed
+AGAINST_PLAIN = 0.97  # of gamma 0, never less
 
 
 def section(report: dict[str, Any]) -> str:
     """Return the Markdown section of RESULTS.md."""
-    parts = [f"## Load {report['name']}", in_words(report), _how(report), *(grid.markdown() for grid in grids(report))]
+    parts = [
+        f"## Load {report['name']}",
+        in_words(report),
+        _how(report),
+        goals(report),
+        *(grid.markdown() for grid in grids(report)),
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def goals(report: dict[str, Any]) -> str:
+    """Return the paragraph that compares what many sessions bring with one, and adaptive gamma with the fixed ones."""
+    paces: dict[float, dict[str, float]] = {}
+    for cell in report["cells"]:
+        if cell["kind"] == CLOSED and cell["tokens_a_second"]:
+            paces.setdefault(cell["load"], {})[cell["way"]] = cell["tokens_a_second"]
+    compared = {f"{load:g} sessions": ways for load, ways in paces.items() if {ADAPTIVE, PLAIN} <= ways.keys()}
+    if not compared:
+        return "No load was long enough to be compared."
+    said = []
+    if {1, MANY} <= paces.keys():
+        times = {way: pace / paces[1][way] for way, pace in paces[MANY].items() if way in paces[1]}
+        said.append(against_goal(f"What {MANY} sessions bring against one", times, TIMES))
+    best = {load: max(pace for way, pace in ways.items() if way != ADAPTIVE) for load, ways in compared.items()}
+    shares = {load: ways[ADAPTIVE] / best[load] for load, ways in compared.items()}
+    said.append(against_goal("Adaptive gamma's pace against the best fixed one", shares, ADAPTIVE_SHARE))
+    plain = {load: ways[ADAPTIVE] / ways[PLAIN] for load, ways in compared.items()}
+    said.append(against_goal("Against gamma 0 it", plain, AGAINST_PLAIN))
+    return "Goals: " + " ".join(said)
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:

@@ -19,7 +19,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.ahead import CountedAsk
-from benchmarks.command import Benchmark, Report, not_negative, parse_quick, parser_of, positive, run
+from benchmarks.command import (
+    Benchmark,
+    Report,
+    above_zero,
+    chance,
+    not_negative,
+    parse_quick,
+    parser_of,
+    positive,
+    run,
+    whole,
+)
 from benchmarks.far import coordinators, target_addresses
 from benchmarks.output import console, progress
 from benchmarks.overhead_cold import measure_cold
@@ -148,22 +159,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = parser_of("overhead", __doc__)
     add = parser.add_argument
     add("--draft-ms", type=not_negative, default=5.0, help="of a draft pass (%(default)s)")
-    add("--target-ms", type=not_negative, default=30.0, help="of a target pass (%(default)s)")
-    add("--alpha", type=not_negative, default=0.67, help="chance that a draft token stands (%(default)s)")
+    add("--target-ms", type=above_zero, default=30.0, help="of a target pass (%(default)s)")
+    add("--alpha", type=chance, default=0.67, help="chance that a draft token stands (%(default)s)")
     add("--gamma", type=positive, default=5, help="draft tokens a round, beside 0 (%(default)s)")
     add("--rounds", type=positive, default=40, help="of an answer (%(default)s)")
     add("--laps", type=positive, default=8, help="answers of every way (%(default)s)")
     add("--verification", nargs="+", choices=VERIFICATIONS, default=list(VERIFICATIONS), help="(all)")
     add("--far-verification", choices=VERIFICATIONS, default="coupled", help="with a round trip (%(default)s)")
     add("--round-trip", nargs="+", type=not_negative, default=[1.0, 10.0, 50.0], help="milliseconds added (1 10 50)")
-    add("--ahead-tokens", type=int, default=32, help="of a pass of a draft that drafts ahead; 0: none (%(default)s)")
-    add("--grid-laps", type=int, default=0, help="over the grid, ten minutes each (%(default)s)")
+    add("--ahead-tokens", type=whole, default=32, help="of a pass of a draft that drafts ahead; 0: none (%(default)s)")
+    add("--grid-laps", type=whole, default=0, help="over the grid, ten minutes each (%(default)s)")
     return parse_quick(parser, arguments, QUICK)
 
 
 def main(arguments: list[str]) -> int:
     """Measure, or read what was measured; print, and write if wanted."""
-    return run(Benchmark(parse, measure, lambda _: "overhead", section, grids), arguments)
+    return run(Benchmark("overhead", parse, measure, lambda _: "overhead", section, grids), arguments)
 
 
 if __name__ == "__main__":

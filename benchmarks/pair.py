@@ -178,7 +178,7 @@ def _model(info: Any) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Measure, or read what was measured; print, and write if wanted."""
-    return run(Benchmark(parse, measure, lambda report: f"pair:{report['pair']}", section, grids), arguments)
+    return run(Benchmark("pair", parse, measure, lambda report: f"pair:{report['pair']}", section, grids), arguments)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """What a draft's cells say of the goals: how much is kept of what α and the passes' costs allow, and by whom. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.hugging_face import ASSISTED
 from benchmarks.output import Grid
 from benchmarks.ways import ADAPTIVE
-from benchmarks.wording import number
+from benchmarks.wording import against_goal, number
 
 ALL = "all"
+KEPT = 0.95  # of what α and the passes' costs allow
+ADAPTIVE_SHARE = 0.95  # of the best fixed gamma
+AGAINST_PLAIN = 0.97  # of gamma 0, never less
+AGAINST_ASSISTED = 1.15  # times Hugging Face's assisted generation
 
 Cell = Mapping[str, Any]
 
@@ -46,17 +50,51 @@ def kept(cells: Mapping[str, Cell]) -> dict[str, Any] | None:
 
 def kept_grid(draft: Mapping[str, Any]) -> Grid:
     """Lay the comparison out for every kind and temperature."""
-    by_case: dict[tuple[str, float], dict[str, Cell]] = {}
-    for cell in draft["cells"]:
-        by_case.setdefault((cell["kind"], cell["temperature"]), {})[cell["way"]] = cell
     rows = []
-    for (kind, temperature), cells in by_case.items():
-        found = kept(cells)
-        if found:
-            row = [f"{kind}, {temperature:g}", number(found["allowed"], 2), number(found["best"], 2)]
-            row += [str(found["gamma"]), number(found["kept"], 3), number(found["adaptive"], 2)]
-            row += [number(found["adaptive_share"], 3), number(found["against_assisted"], 2)]
-            rows.append(row)
+    for setting, found in _settings(draft):
+        row = [setting, number(found["allowed"], 2), number(found["best"], 2)]
+        row += [str(found["gamma"]), number(found["kept"], 3), number(found["adaptive"], 2)]
+        row += [number(found["adaptive_share"], 3), number(found["against_assisted"], 2)]
+        rows.append(row)
     header = ["prompts, temperature", "allowed by α and passes", "best gamma's speed-up", "gamma", "kept", "adaptive"]
     header += ["of the best gamma", "best against assisted generation"]
     return Grid(f"What is kept with `{draft['draft']}`", header, rows)
+
+
+def goals(draft: Mapping[str, Any]) -> str:
+    """Return the paragraph that compares a draft's settings with the goals, and says where adaptive gamma lost."""
+    settings = dict(_settings(draft))
+    if not settings:
+        return "No answer was long enough to be compared."
+
+    def figures(name: str) -> dict[str, float]:
+        return {setting: found[name] for setting, found in settings.items() if found[name] is not None}
+
+    said = [against_goal("What the best gamma keeps of what α and the passes allow", figures("kept"), KEPT)]
+    shares = figures("adaptive_share")
+    said.append(against_goal("Adaptive gamma's pace against the best fixed one", shares, ADAPTIVE_SHARE))
+    said.append(against_goal("Against gamma 0 it", figures("adaptive"), AGAINST_PLAIN))
+    if assisted := figures("against_assisted"):
+        said.append(against_goal("The best way against assisted generation", assisted, AGAINST_ASSISTED))
+    slow = [name for name, share in shares.items() if share < ADAPTIVE_SHARE]
+    return "Goals: " + " ".join(said + [_lost(name, settings[name]["cell"]) for name in slow])
+
+
+def _lost(setting: str, cell: Cell) -> str:
+    """Say what an adaptive answer's time went into: draft tokens that fell, and what the passes' own costs allow."""
+    drafted, stood = cell["draft_tokens_a_round"], cell["tokens_a_round"] - 1
+    allowed = number(cell["expected_speedup"]["median"], 2) if cell["expected_speedup"] else "–"
+    return (
+        f"At {setting} adaptive answers had {drafted:.2f} draft tokens a round, of which {stood:.2f} stood; by the "
+        f"passes alone that would be {allowed} times gamma 0."
+    )
+
+
+def _settings(draft: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what ``kept`` says of every kind and temperature, with the adaptive cell."""
+    by_case: dict[tuple[str, float], dict[str, Cell]] = {}
+    for cell in draft["cells"]:
+        by_case.setdefault((cell["kind"], cell["temperature"]), {})[cell["way"]] = cell
+    for (kind, temperature), cells in by_case.items():
+        if found := kept(cells):
+            yield f"{kind}, {temperature:g}", found | {"cell": cells[ADAPTIVE]}

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.hugging_face import ASSISTED, GENERATE
 from benchmarks.output import Grid
-from benchmarks.pair_goals import ALL, kept_grid
+from benchmarks.pair_goals import ALL, goals, kept_grid
 from benchmarks.surroundings import in_words
 from benchmarks.ways import PLAIN
 from benchmarks.wording import NOTHING, median, number, quartiles
@@ -21,7 +21,12 @@ def section(report: dict[str, Any]) -> str:
     parts = [f"## Pair {report['pair']}", in_words(report), _how(report), _models(report)]
     parts.append(_best(report).markdown())
     for draft in report["drafts"]:
-        parts += [f"### Draft `{draft['draft']}`", _verdict(draft), *(grid.markdown() for grid in _grids(draft))]
+        parts += [
+            f"### Draft `{draft['draft']}`",
+            _verdict(draft),
+            goals(draft),
+            *(grid.markdown() for grid in _grids(draft)),
+        ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

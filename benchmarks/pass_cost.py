@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.command import Benchmark, Report, parse_quick, parser_of, positive, run
+from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, run, whole
 from benchmarks.output import console, progress
 from benchmarks.pass_cost_run import Timing, cost_figures, distances, encoded, rows_of, rows_one_by_one, time_passes
 from benchmarks.pass_cost_section import grids, section
@@ -135,10 +135,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--quantization", nargs="+", choices=QUANTIZATIONS, default=QUANTIZATIONS, help="beside none (all)")
     add("--tokens", nargs="+", type=positive, default=[1, 2, 3, 5, 8, 16], help="in a pass (1 2 3 5 8 16)")
     add("--context", type=positive, default=100, help="cached tokens before a pass (%(default)s)")
-    add("--seconds", type=float, default=60.0, help="of all timed passes (%(default)s)")
+    add("--seconds", type=above_zero, default=60.0, help="of all timed passes (%(default)s)")
     add("--texts", type=positive, default=10, help="whose distributions are compared (%(default)s)")
     add("--text-tokens", type=positive, default=100, help="of each at most (%(default)s)")
-    add("--threads", type=int, default=0, help="of torch; 0 is one a core (%(default)s)")
+    add("--threads", type=whole, default=0, help="of torch; 0 is one a core (%(default)s)")
     return parse_quick(parser, arguments, QUICK)
 
 
@@ -148,7 +148,7 @@ def _name(report: Report) -> str:
 
 def main(arguments: list[str]) -> int:
     """Measure, or read what was measured; print, and write if wanted."""
-    return run(Benchmark(parse, measure, _name, section, grids), arguments)
+    return run(Benchmark("pass_cost", parse, measure, _name, section, grids), arguments)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,23 @@ from benchmarks.output import Grid
 from benchmarks.surroundings import in_words
 from benchmarks.wording import number, quartiles
 
+TOKENS, GOAL = 5, 1.35  # of a pass, and what it may cost against a pass over one
+
 
 def section(report: dict[str, Any]) -> str:
     """Return the Markdown section of RESULTS.md."""
-    parts = [f"## Cost of a pass of {report['settings']['model']}", in_words(report), _how(report)]
+    parts = [f"## Cost of a pass of {report['settings']['model']}", in_words(report), _how(report), goals(report)]
     parts += [grid.markdown() for grid in grids(report)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def goals(report: dict[str, Any]) -> str:
+    """Return the paragraph that compares the cost of a short proposal's pass with the goal."""
+    costs = [(way["quantization"], cost) for way in report["ways"] for cost in way["costs"]]
+    found = {name: cost["of_one"] for name, cost in costs if cost["tokens"] == TOKENS}
+    listed = [f"{name} {'meets' if times <= GOAL else 'misses'} it with {times:.2f}" for name, times in found.items()]
+    said = ", ".join(listed) or "not measured"
+    return f"Goal for a pass over {TOKENS} tokens: {GOAL:g} passes over one; {said}."
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:

@@ -11,7 +11,7 @@ import argparse
 import sys
 from dataclasses import asdict, replace
 
-from benchmarks.command import Report, not_negative, positive
+from benchmarks.command import Report, above_zero, chance, not_negative, positive
 from benchmarks.output import Grid, emit, rounded
 from benchmarks.sizing import Need, Pair, Sizing, best, least_alpha, most_draft_ms, sizing
 
@@ -21,12 +21,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.plan", description=__doc__, formatter_class=layout)
     add = parser.add_argument
-    add("--target-ms", type=_above_0, required=True, help="a target pass over one token")
+    add("--target-ms", type=above_zero, required=True, help="a target pass over one token")
     add("--token-ms", type=not_negative, default=0.0, help="what each further token adds to it (%(default)s)")
     add("--draft-ms", type=not_negative, required=True, help="a draft token")
-    add("--alpha", type=_share, required=True, help="chance that a draft token stands, given those before it")
+    add("--alpha", type=chance, required=True, help="chance that a draft token stands, given those before it")
     add("--rtt-ms", type=not_negative, default=0.0, help="one call to a model server and back (%(default)s)")
-    add("--rate", type=_above_0, required=True, help="answers a second")
+    add("--rate", type=above_zero, required=True, help="answers a second")
     add("--tokens", type=positive, default=256, help="of an answer (%(default)s)")
     add("--target-batch", type=positive, default=1, help="sessions of a target pass of that time (%(default)s)")
     add("--draft-batch", type=positive, default=1, help="sessions of a draft pass of that time (%(default)s)")
@@ -91,22 +91,8 @@ def _limits(computed: Report) -> str:
     return f"pays above alpha {alpha:.2f}, or with a draft token below {draft_ms:.1f} ms"
 
 
-def _above_0(text: str) -> float:
-    value = not_negative(text)
-    if not value:
-        raise argparse.ArgumentTypeError("it must be above 0")
-    return value
-
-
-def _share(text: str) -> float:
-    value = not_negative(text)
-    if value > 1:
-        raise argparse.ArgumentTypeError(f"{text} is above 1")
-    return value
-
-
 def _share_above_0(text: str) -> float:
-    return _above_0(str(_share(text)))
+    return above_zero(str(chance(text)))
 
 
 def main() -> None:

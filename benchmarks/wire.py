@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.command import Benchmark, Report, parse_quick, parser_of, positive, run
+from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, run
 from benchmarks.output import console, progress
 from benchmarks.services import Beside, Services, running
 from benchmarks.surroundings import surroundings
@@ -143,13 +143,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--support", nargs="+", type=positive, default=[1, 8, 64], help="k of the draft (1 8 64)")
     add("--rounds", type=positive, default=200, help="of an answer (%(default)s)")
     add("--sessions", type=positive, default=8, help="that keep each coordinator busy (%(default)s)")
-    add("--seconds", type=float, default=10.0, help="of each run of busy coordinators (%(default)s)")
+    add("--seconds", type=above_zero, default=10.0, help="of each run of busy coordinators (%(default)s)")
     return parse_quick(parser, arguments, QUICK)
 
 
 def main(arguments: list[str]) -> int:
     """Measure, or read what was measured; print, and write if wanted."""
-    return run(Benchmark(parse, measure, lambda _: "wire", section, grids), arguments)
+    return run(Benchmark("wire", parse, measure, lambda _: "wire", section, grids), arguments)
 
 
 if __name__ == "__main__":

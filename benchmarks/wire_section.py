@@ -4,18 +4,34 @@ from typing import Any
 
 from benchmarks.output import Grid
 from benchmarks.surroundings import in_words
-from benchmarks.wording import number
+from benchmarks.wording import against_goal, number
 
 MESSAGES = ("ProposeRequest", "ProposeResponse", "VerifyRequest", "VerifyResponse")
 CONNECTIONS = ("draft", "target", "redis")
+ROUNDS_A_CORE = 500  # that a coordinator should carry
 PROCESSES = ("coordinator", "draft", "target", "redis")
 
 
 def section(report: dict[str, Any]) -> str:
     """Return the Markdown section of RESULTS.md."""
-    parts = ["## Bytes and CPU time of a round", in_words(report), _how(report)]
+    parts = ["## Bytes and CPU time of a round", in_words(report), _how(report), goals(report)]
     parts += [grid.markdown() for grid in grids(report)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def goals(report: dict[str, Any]) -> str:
+    """Return the paragraph that compares what is carried with the goal, and bytes of short contexts with long ones."""
+    runs = [(f"{run['coordinators']} coordinators, γ {run['gamma']}", run) for run in report["carried"]]
+    carried = {name: run["rounds_a_core"] for name, run in runs}
+    by_size: dict[int, list[float]] = {}
+    for cell in report["cells"]:
+        by_size.setdefault(cell["support_size"], []).append(sum(cell["bytes"].values()))
+    spread = max(max(sizes) / min(sizes) - 1 for sizes in by_size.values())
+    what = "What a core of the coordinators carries, in rounds a second,"
+    return (
+        f"Goals: {against_goal(what, carried, ROUNDS_A_CORE)} "
+        f"At each k the bytes of a round differ by {100 * spread:.1f} % at most between the contexts."
+    )
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:

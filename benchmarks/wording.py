@@ -1,6 +1,23 @@
-"""Numbers as the tables and plots of all reports show them."""
+"""Numbers, and what they say of goals, as the tables and texts of all reports show them."""
+
+from collections.abc import Mapping
 
 NOTHING = "–"
+
+
+def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
+    """Say in how many settings something reaches a goal, and where by how much it does not.
+
+    Args:
+        what: is compared.
+        found: at least one setting, with its figure.
+        goal: the least it should be.
+    """
+    missed = {setting: figure for setting, figure in found.items() if figure < goal}
+    if not missed:
+        return f"{what} is {min(found.values()):.2f} or more in all {len(found)} settings and meets {goal:g}."
+    listed = "; ".join(f"{setting}: {figure:.2f}" for setting, figure in missed.items())
+    return f"{what} meets {goal:g} in {len(found) - len(missed)} of {len(found)} settings and misses it at {listed}."
 
 
 def number(value: float | None, digits: int) -> str:

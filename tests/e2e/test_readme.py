@@ -45,6 +45,7 @@ NOT_RUN = {
     "make bench BENCH=overhead": "takes minutes; a long test runs it short",
     "make bench BENCH=load": "as BENCH=overhead",
     "make bench BENCH=wire": "as BENCH=overhead",
+    "make bench BENCH=pass_cost": "as BENCH=overhead",
     "make report": "needs recorded results; the page is tested",
     "torchrun --nproc-per-node 4 --shutdown-timeout 45 -m target_service --model Qwen/Qwen3-32B": _HUB,
     "make up": "takes the fixed ports; what it runs is run below on free ones",

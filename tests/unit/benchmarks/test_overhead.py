@@ -142,7 +142,7 @@ def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
     def measure(options, arguments):
         raise AssertionError("it was measured before")
 
-    benchmark = Benchmark(parse, measure, lambda _: "pair:Qwen/Q", section, grids)
+    benchmark = Benchmark("overhead", parse, measure, lambda _: "pair:Qwen/Q", section, grids)
     assert run(benchmark, ["--from", str(source), "--write", "--results", str(results)]) == 0
     assert section(report) in results.read_text()
     assert json.loads((tmp_path / "results" / "pair-Qwen-Q.json").read_text()) == report

@@ -143,7 +143,7 @@ def test_a_pair_may_get_other_drafts():
     ("flags", "said"),
     [
         (("--target", "models--a"), "--name: 'models--a' cannot stand"),
-        (("--temperature", "-1"), "-1 is below 0"),
+        (("--temperature", "-1"), "-1 is no number from 0 on"),
         (("--temperature", "warm"), "warm is no number"),
         (("--laps", "x"), "x is no whole number above 0"),
     ],
@@ -154,10 +154,11 @@ def test_bad_flags_are_told_before_anything_is_measured(flags, said, capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [None, "no JSON"])
+@pytest.mark.parametrize("content", [None, "no JSON", "[]", '{"benchmark": "wire"}'])
 def test_a_report_that_cannot_be_read_is_told(tmp_path, content, capsys):
     path = tmp_path / "report.json"
     if content is not None:
         path.write_text(content)
     assert main(["--from", str(path)]) == 1
-    assert "cannot be read" in capsys.readouterr().err
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "cannot be read" in shown or "is no report of benchmarks.pair" in shown

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.pass_cost import main, parse, plan_of
 from benchmarks.pass_cost_run import cost_figures, distances
+from benchmarks.pass_cost_section import goals
 from benchmarks.report import page
 from tests.tiny_models import write_tiny_model
 
@@ -46,7 +47,14 @@ def test_a_tiny_model_is_measured_and_written(tmp_path, capsys):
     text = (tmp_path / "RESULTS.md").read_text()
     assert f"## Cost of a pass of {model}" in text
     assert "| int8, 3 | " in text
+    assert "Goal for a pass over 5 tokens: 1.35 passes over one; not measured." in text
     assert "int8, 3" in page([report])
+
+
+def test_a_pass_over_five_tokens_is_compared_with_the_goal():
+    costs = {"none": 1.5, "float16": 1.2}
+    ways = [{"quantization": name, "costs": [{"tokens": 5, "of_one": times}]} for name, times in costs.items()]
+    assert goals({"ways": ways}).endswith("passes over one; none misses it with 1.50, float16 meets it with 1.20.")
 
 
 def test_a_model_that_is_not_there_is_named(capsys):

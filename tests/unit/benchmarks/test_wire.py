@@ -59,3 +59,5 @@ def test_the_section_says_what_the_json_says(report):
     assert "| 64, 100 | 132 | 2166 | 2266 | 31 | 2392 | 2404 | 719 |" in text
     assert "| 64, 100 | 1.23 | 2.00 | 3.00 | 0.24 |" in text
     assert "| 2, 5 | 16 | 612 | 701 | 0.87 | 0.50 | 0.25 |" in text
+    assert "in rounds a second, is 701.00 or more in all 1 settings and meets 500." in text
+    assert "differ by 0.0 % at most" in text
