@@ -1,5 +1,6 @@
 """The services that a benchmark asks: a system in processes, and further processes beside it that share its parts."""
 
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,9 @@ def running(target: str, draft: str, environment: Mapping[str, str]) -> Iterator
         yield Services(system, stub, models, version, environment)
 
 
+_NUMBERS = itertools.count(1)  # of all processes beside systems: blocks may be nested, and names are those of pid files
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a process serves.
@@ -89,7 +93,6 @@ class Beside:
         """Start nothing yet."""
         self._services = services
         self._stack = ExitStack()
-        self._count = 0
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -134,9 +137,8 @@ class Beside:
         return generation_pb2_grpc.GenerationServiceStub(self._stack.enter_context(grpc.insecure_channel(address)))
 
     def _start(self, kind: str, module: list[str], environment: Mapping[str, str]) -> tuple[LoggedProcess, Place]:
-        self._count += 1
         folder = self._services.system.folder
-        process = LoggedProcess(folder, f"beside-{self._count}-{kind}")
+        process = LoggedProcess(folder, f"beside-{next(_NUMBERS)}-{kind}")
         guard = [sys.executable, "-m", "deploy.guard", str(folder), process.name]
         self._stack.enter_context(subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True))
         self._stack.callback(process.end, GRACE_SECONDS)

@@ -115,13 +115,14 @@ class Adaptive(Policy):
         usual = min(self._gamma, len(rates) - 1)
         other = _candidate(rates, usual, costs.trials)
         lost = (1 + expected[other].stood) * (1 / rates[other] - 1 / rates[usual])
-        if other == usual or not self.experience.pay(lost):
-            other = usual
-        else:
-            costs.trials += 1
-        if self._shared and other:
-            self.min_survival = least_survival(expected, costs.propose, costs.verify, other, rates[usual])
-        return other
+        trial = other != usual and self.experience.pay(lost)
+        gamma = other if trial else usual
+        costs.trials += trial
+        if self._shared and gamma:
+            begin, go_on = least_survival(expected, costs.propose, costs.verify, gamma, rates[usual])
+            # A trial is to show what so many take: what is known by now must not end it before.
+            self.min_survival = [begin, 0.0 if trial else go_on]
+        return gamma
 
     def _settle(self, rates: list[float]) -> None:
         """Take the best gamma up when it is clearly better and the last choice has stood for a while."""
