@@ -5,12 +5,10 @@ from typing import Any
 from benchmarks.output import Grid
 from benchmarks.surroundings import in_words
 from benchmarks.ways import ADAPTIVE, PLAIN
-from benchmarks.wording import NOTHING, against_goal, number
+from benchmarks.wording import NOTHING, adaptive_goals, against_goal, number
 
 CLOSED, OPEN = "closed", "open"
 MANY, TIMES = 16, 4.0  # sessions, and what they bring against one
-ADAPTIVE_SHARE = 0.95  # of the best way whose gamma is fixed
-AGAINST_PLAIN = 0.97  # of gamma 0, never less
 
 
 def section(report: dict[str, Any]) -> str:
@@ -40,10 +38,8 @@ def goals(report: dict[str, Any]) -> str:
         said.append(against_goal(f"What {MANY} sessions bring against one", times, TIMES))
     best = {load: max(pace for way, pace in ways.items() if way != ADAPTIVE) for load, ways in compared.items()}
     shares = {load: ways[ADAPTIVE] / best[load] for load, ways in compared.items()}
-    said.append(against_goal("Adaptive gamma's pace against the best fixed one", shares, ADAPTIVE_SHARE))
     plain = {load: ways[ADAPTIVE] / ways[PLAIN] for load, ways in compared.items()}
-    said.append(against_goal("Against gamma 0 it", plain, AGAINST_PLAIN))
-    return "Goals: " + " ".join(said)
+    return "Goals: " + " ".join(said + adaptive_goals(shares, plain))
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:

@@ -6,12 +6,10 @@ from typing import Any
 from benchmarks.hugging_face import ASSISTED
 from benchmarks.output import Grid
 from benchmarks.ways import ADAPTIVE
-from benchmarks.wording import against_goal, number
+from benchmarks.wording import ADAPTIVE_SHARE, adaptive_goals, against_goal, median, number
 
 ALL = "all"
 KEPT = 0.95  # of what α and the passes' costs allow
-ADAPTIVE_SHARE = 0.95  # of the best fixed gamma
-AGAINST_PLAIN = 0.97  # of gamma 0, never less
 AGAINST_ASSISTED = 1.15  # times Hugging Face's assisted generation
 
 Cell = Mapping[str, Any]
@@ -72,8 +70,7 @@ def goals(draft: Mapping[str, Any]) -> str:
 
     said = [against_goal("What the best gamma keeps of what α and the passes allow", figures("kept"), KEPT)]
     shares = figures("adaptive_share")
-    said.append(against_goal("Adaptive gamma's pace against the best fixed one", shares, ADAPTIVE_SHARE))
-    said.append(against_goal("Against gamma 0 it", figures("adaptive"), AGAINST_PLAIN))
+    said += adaptive_goals(shares, figures("adaptive"))
     if assisted := figures("against_assisted"):
         said.append(against_goal("The best way against assisted generation", assisted, AGAINST_ASSISTED))
     slow = [name for name, share in shares.items() if share < ADAPTIVE_SHARE]
@@ -83,10 +80,9 @@ def goals(draft: Mapping[str, Any]) -> str:
 def _lost(setting: str, cell: Cell) -> str:
     """Say what an adaptive answer's time went into: draft tokens that fell, and what the passes' own costs allow."""
     drafted, stood = cell["draft_tokens_a_round"], cell["tokens_a_round"] - 1
-    allowed = number(cell["expected_speedup"]["median"], 2) if cell["expected_speedup"] else "–"
     return (
         f"At {setting} adaptive answers had {drafted:.2f} draft tokens a round, of which {stood:.2f} stood; by the "
-        f"passes alone that would be {allowed} times gamma 0."
+        f"passes alone that would be {median(cell['expected_speedup'], 2)} times gamma 0."
     )
 
 

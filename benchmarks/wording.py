@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 NOTHING = "–"
+ADAPTIVE_SHARE = 0.95  # of the pace of the best fixed gamma, that adaptive gamma should have
+AGAINST_PLAIN = 0.97  # of the pace of gamma 0, never less
 
 
 def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
@@ -18,6 +20,19 @@ def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
         return f"{what} is {min(found.values()):.2f} or more in all {len(found)} settings and meets {goal:g}."
     listed = "; ".join(f"{setting}: {figure:.2f}" for setting, figure in missed.items())
     return f"{what} meets {goal:g} in {len(found) - len(missed)} of {len(found)} settings and misses it at {listed}."
+
+
+def adaptive_goals(shares: Mapping[str, float], against_plain: Mapping[str, float]) -> list[str]:
+    """Say where adaptive gamma reaches its goals.
+
+    Args:
+        shares: by setting, its pace against the best fixed gamma's.
+        against_plain: by setting, its pace against that of gamma 0.
+    """
+    return [
+        against_goal("Adaptive gamma's pace against the best fixed one", shares, ADAPTIVE_SHARE),
+        against_goal("Against gamma 0 it", against_plain, AGAINST_PLAIN),
+    ]
 
 
 def number(value: float | None, digits: int) -> str:
