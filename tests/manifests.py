@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from coordinator.settings import CoordinatorSettings
 from draft_service.settings import DraftSettings
 from target_service.settings import TargetSettings
 
+KUBECTL = Path(sys.executable).with_name("kubectl")
 KUBERNETES = Path(__file__).parents[1] / "deploy" / "kubernetes"
 SETTINGS = {"coordinator": CoordinatorSettings, "draft": DraftSettings, "target": TargetSettings}
 # What is checked: the overlays alone, and with every component somewhere.
@@ -45,12 +44,9 @@ Object = dict[str, Any]
 
 
 def kustomize(folder: Path) -> str:
-    """Render a folder; skips the test where there is no kubectl."""
-    beside_python = Path(sys.executable).with_name("kubectl")
-    kubectl = str(beside_python) if beside_python.exists() else shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("needs kubectl, which renders the manifests", allow_module_level=True)
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    """Render a folder."""
+    assert KUBECTL.is_file(), f"{KUBECTL} is missing: run `make setup`"
+    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "kustomize warns"
     return done.stdout

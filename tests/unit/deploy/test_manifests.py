@@ -12,6 +12,7 @@ import pytest
 from kubernetes_validate import utils
 
 from deploy.settings_tables import README
+from tests import manifests
 from tests.manifests import (
     DEPLOYMENTS,
     GIVEN_SECRETS,
@@ -20,6 +21,7 @@ from tests.manifests import (
     WORKLOADS,
     container,
     environment,
+    kustomize,
     named,
     of_kind,
     pod,
@@ -31,6 +33,12 @@ RELEASES = ("1.35", "1.36", "1.37")  # those that are supported
 # Definitions that a cluster brings, not Kubernetes.
 OTHERS_KINDS = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
 SECRETS = {"username": "specdec", "password": "secret"}
+
+
+def test_without_kubectl_nothing_is_skipped(monkeypatch, tmp_path):
+    monkeypatch.setattr(manifests, "KUBECTL", tmp_path / "kubectl")
+    with pytest.raises(AssertionError, match="make setup"):
+        kustomize(tmp_path)
 
 
 def test_every_overlay_and_component_is_looked_at():
