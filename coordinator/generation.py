@@ -186,7 +186,7 @@ class Generation:
         except StaleFence as error:
             if self._session.usage.rounds != self._first_round:
                 raise
-            await self._reclaim(int(error.metadata.get("counter", "0")))
+            await self._reclaim(int(error.metadata["counter"]))
             return await ask()
 
     async def _reclaim(self, seen: int) -> None:

@@ -5,6 +5,7 @@ does not hold them is asked again from 0. The calls of an answer to a replica sh
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,14 +17,15 @@ from coordinator.deadline import seconds_until
 from coordinator.replica import Replica
 from coordinator.replicas import Replicas
 from coordinator.session import Session
-from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError
+from specdec.errors import CacheFull, NotReady, PeerUnavailable, PrefixMissing, QueueFull, SpecdecError, StaleFence
 from specdec.serving.calls import CallStream, call
 from specdec.v1 import common_pb2
-from specdec.wire import fence_to_message
+from specdec.wire import MAX_COUNTER, fence_to_message
 
 RELEASE_TIMEOUT_SECONDS = 5.0
 AWAY = (PeerUnavailable, NotReady)
 FULL = (CacheFull, QueueFull)
+_COUNTER = re.compile(r"[0-9]{1,16}")
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -125,5 +127,19 @@ class SessionClients:
         except AWAY:
             self._replicas.lost(replica)
             raise
+        except StaleFence as error:
+            _check_counter(error)
+            raise
         replica.failures = 0
         return response
+
+
+def _check_counter(error: StaleFence) -> None:
+    """Check that an error names a counter that a claim can rise above.
+
+    Raises:
+        SpecdecError: it does not, so that whoever raised it is broken.
+    """
+    counter = error.metadata.get("counter", "")
+    if not (_COUNTER.fullmatch(counter) and 0 < int(counter) < MAX_COUNTER):
+        raise SpecdecError("a model server says that a claim is stale, and not under which") from error

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import grpc
 from prometheus_client import CollectorRegistry
 
-from specdec.errors import PrefixMissing, StaleFence
+from specdec.errors import PrefixMissing
+from specdec.model.fences import stale
 from specdec.prefix import PrefixDigest
 from specdec.serving.server import Server
 from specdec.serving.settings import ServiceSettings
@@ -76,7 +77,7 @@ class FakeModel:
             raise self.errors.pop()
         prefix = prefix_from_message(message)
         if prefix.fence < self.fences.get(prefix.session_id, prefix.fence):
-            raise StaleFence("a higher fence was seen")
+            raise stale(self.fences[prefix.session_id])
         self.fences[prefix.session_id] = prefix.fence
         before = self.held.get(prefix.session_id, [])[: prefix.start]
         if len(before) < prefix.start or PrefixDigest(before).digest() != prefix.prefix_digest:

@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from coordinator import replicas
 from coordinator.replica import LONGEST_RETRY_SECONDS, Replica
 from coordinator.settings import CoordinatorSettings
-from specdec.errors import CacheFull, QueueFull, SpecdecError
+from specdec.errors import CacheFull, QueueFull, SpecdecError, StaleFence
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
 from tests.integration.serving_world import until
 
+MALFORMED = "a model server says that a claim is stale, and not under which"
 UNAVAILABLE = generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE
 
 
@@ -139,6 +140,26 @@ async def test_a_draft_whose_model_is_broken_leaves_its_sessions_to_another(redi
             assert tokens_of(events) == continuation(b"hi", 20)
             assert not any(event.round.fallback for event in events)
         assert broken.calls["Propose"] <= 4
+
+
+NO_COUNTERS = [{}, *({"counter": wrong} for wrong in ("", "0", "-1", "many", "1e3", str(2**53), "9" * 5000))]
+
+
+@pytest.mark.parametrize("metadata", NO_COUNTERS)
+async def test_a_model_server_that_calls_a_claim_stale_and_names_none_above_it_is_broken(redis_url, metadata):
+    target, draft = FakeTarget(), FakeDraft()
+    async with between(redis_url, [target], [draft]) as running:
+        draft.errors = [StaleFence("seen", metadata=metadata)]
+        events = await running.generate(request(session_id="s"))
+        assert tokens_of(events) == continuation(b"hi", 12)
+        assert events[0].round.fallback == UNAVAILABLE
+        await usable(running.fleet.drafts, 1)  # which it was not for a moment
+        target.errors = [StaleFence("seen", metadata=metadata)]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await running.generate(request())
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, MALFORMED)
+        [replica] = running.fleet.targets.usable()
+        assert replica.failures == 1
 
 
 async def test_new_sessions_go_where_fewest_are_and_a_lost_replica_moves_its_own_alone(redis_url):
