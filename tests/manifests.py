@@ -35,7 +35,7 @@ DEPLOYMENTS = {
         "gpu-products",
     ),
     "on a slice, with a Redis of one's own": ("heterogeneous-gpu", "own-redis", "draft-on-mig"),
-    "without a drafting model": ("heterogeneous-gpu", "lookup-draft"),
+    "without a drafting model": ("heterogeneous-gpu", "tls", "lookup-draft"),
 }
 GIVEN_SECRETS = {"redis-user", "client-tokens"}  # the operator makes them
 WORKLOADS = ("Deployment", "StatefulSet")
@@ -53,13 +53,21 @@ def kustomize(folder: Path) -> str:
 
 
 @cache
-def rendered(overlay: str, *components: str) -> tuple[Object, ...]:
-    """Return the objects of an overlay with components on top of it, as an operator puts them together."""
+def rendered(overlay: str, *components: str, **settings: tuple[str, ...]) -> tuple[Object, ...]:
+    """Return the objects of an overlay as an operator puts them together.
+
+    Args:
+        overlay: what stands below.
+        components: what is put on top, in this order.
+        settings: by ConfigMap, lines of NAME=VALUE in the place of the overlay's.
+    """
     with tempfile.TemporaryDirectory() as folder:
         base = os.path.relpath(KUBERNETES, Path(folder).resolve())
+        changes = [{"name": name, "behavior": "merge", "literals": [*lines]} for name, lines in settings.items()]
         stack = {
             "resources": [f"{base}/overlays/{overlay}"],
             "components": [f"{base}/components/{name}" for name in components],
+            "configMapGenerator": changes,
         }
         (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(stack))
         return tuple(yaml.safe_load_all(kustomize(Path(folder))))

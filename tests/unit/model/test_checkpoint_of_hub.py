@@ -164,3 +164,15 @@ def test_the_command_prints_folders_and_says_what_fails(hub, capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("nothing: no such file or folder")
+
+
+def test_the_command_fetches_what_a_lookup_falls_back_on(hub, capsys):
+    assert main([f"lookup:layers:2:owner/tiny@{OLD}"]) == 0
+    assert capsys.readouterr().out.strip().endswith(OLD)
+    assert main(["lookup:nothing"]) == 1
+
+
+@pytest.mark.parametrize("model", ["lookup:", "synthetic:seed=1", "lookup:synthetic:seed=1"])
+def test_the_command_has_nothing_to_fetch_for_what_has_no_weights(capsys, model):
+    assert main([model]) == 0
+    assert capsys.readouterr() == ("", "")
