@@ -16,6 +16,7 @@ from tests.manifests import KUBERNETES, SETTINGS
 
 DEPLOY = KUBERNETES.parent
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 SERVICES = COMPOSE["services"]
 PROMETHEUS = yaml.safe_load((DEPLOY / "observability" / "prometheus.yaml").read_text())
 OTHERS_VARIABLES = re.compile(r"OTEL_[A-Z_]+|HF_(HOME|HUB_OFFLINE)|XDG_CACHE_HOME")
@@ -58,21 +59,18 @@ def test_services_are_made_of_keys_that_compose_knows():
 
 def test_images_are_those_of_the_manifests_or_pinned_likewise():
     pinned = "".join(path.read_text() for path in KUBERNETES.rglob("kustomization.yaml"))
-    targets = re.findall(r"^FROM \S+ AS (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    [version] = re.findall(r'image\.version="([\d.]+)"', DOCKERFILE)
+    targets = re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE)
     for name, made in SERVICES.items():
         if build := made.get("build"):
-            assert made["image"] in [f"specdec-{build['target'].removesuffix('-cpu')}:{tag}" for tag in tags(build)]
             assert build["target"] in targets
+            assert build.get("args", {}) == ({} if build["target"] == "coordinator" else {"TORCH": "cpu"})
+            assert made["image"] == f"specdec-{build['target']}:{'-'.join([version, *build.get('args', {}).values()])}"
             assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
             continue
         image, tag, digest = re.fullmatch(r"([\w./-]+):([\w.-]+)@(sha256:[0-9a-f]{64})", made["image"]).groups()
         if name not in ("prometheus", "grafana"):
             assert re.search(rf"name: {image}\n +newTag: {re.escape(tag)}\n +digest: {digest}\n", pinned)
-
-
-def tags(build):
-    [version] = re.findall(r'image\.version="([\d.]+)"', (DEPLOY / "Dockerfile").read_text())
-    return [f"{version}-cpu" if build["target"].endswith("-cpu") else version]
 
 
 def test_variables_are_those_that_the_settings_know(service, loaded):

@@ -18,13 +18,7 @@ from target_service.settings import TargetSettings
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 HADOLINT = Path(sys.executable).with_name("hadolint")
-SERVICES = {
-    "coordinator": CoordinatorSettings,
-    "draft": DraftSettings,
-    "target": TargetSettings,
-    "draft-cpu": DraftSettings,
-    "target-cpu": TargetSettings,
-}
+SERVICES = {"coordinator": CoordinatorSettings, "draft": DraftSettings, "target": TargetSettings}
 
 
 def instructions(text):
@@ -33,23 +27,26 @@ def instructions(text):
     return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line]
 
 
-def stages():
-    """Return each stage's instructions by its name, its FROM first."""
+def stages(torch):
+    """Return each stage's instructions by its name, its FROM first, for one value of TORCH."""
     found = {}
-    for name, argument in instructions(DOCKERFILE):
+    for name, argument in instructions(DOCKERFILE.replace("${TORCH}", torch)):
         if name == "FROM":
             stage = found.setdefault(argument.split(" AS ")[1], [])
+        elif not found:  # what stands before all stages
+            assert (name, argument) == ("ARG", "TORCH=cuda")
+            continue
         stage.append((name, argument))
     return found
 
 
-STAGES = stages()
+STAGES = stages("cuda")
 
 
-def lineage(stage):
+def lineage(stage, stages=STAGES):
     """Return a stage's instructions after those of all it stands on."""
-    base = STAGES[stage][0][1].split(" AS ")[0]
-    return (lineage(base) if base in STAGES else []) + STAGES[stage]
+    base = stages[stage][0][1].split(" AS ")[0]
+    return (lineage(base, stages) if base in stages else []) + stages[stage]
 
 
 def last(stage, name):
@@ -96,22 +93,25 @@ def test_an_image_says_what_it_is(target):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f'image.version="{project["version"]}"' in labels
     assert f'image.licenses="{project["license"]}"' in labels
-    assert f'image.title="specdec-{target.removesuffix("-cpu")}"' in labels
+    assert f'image.title="specdec-{target}"' in labels
     assert "image.description=" in labels
 
 
+@pytest.mark.parametrize("torch", ["cuda", "cpu"])
 @pytest.mark.parametrize("target", SERVICES)
-def test_an_image_has_the_packages_it_needs(target):
+def test_an_image_has_the_packages_it_needs(target, torch):
     """The coordinator's come without torch; the others' with the build they are for."""
-    [origin] = re.findall(r"--from=(\S+) /opt/venv", " ".join(argument for _, argument in lineage(target)))
-    installs = " ".join(argument for name, argument in lineage(origin) if name == "RUN")
+    built = stages(torch)
+    [origin] = re.findall(r"--from=(\S+) /opt/venv", " ".join(argument for _, argument in lineage(target, built)))
+    installs = " ".join(argument for name, argument in lineage(origin, built) if name == "RUN")
     assert ("torch" in installs) is (target != "coordinator")
-    assert ("assert not torch.version.cuda" in installs) is target.endswith("-cpu")
+    assert ("assert torch.version.cuda" in installs) is (target != "coordinator" and torch == "cuda")
+    assert ("assert not torch.version.cuda" in installs) is (target != "coordinator" and torch == "cpu")
 
 
 def test_what_is_copied_is_there_and_not_ignored():
     copied = [argument.split()[0] for name, argument in instructions(DOCKERFILE) if name == "COPY"]
-    here = {source for source in copied if not source.startswith("--from")}
+    here = {source for source in copied if not source.startswith("--")}
     let_in = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
     assert here == let_in
     assert not [source for source in here if not (ROOT / source).exists()]
