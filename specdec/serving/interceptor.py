@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
 from specdec.errors import InvalidParameter, NotReady, SpecdecError
 from specdec.serving import names
 from specdec.serving.call_spans import SERVER_FAULTS, finish_server, server_span
+from specdec.serving.reading import readable_or_error
 from specdec.serving.status import passed_on, to_status
 from specdec.serving.telemetry import extract, name_session
 from specdec.serving.watches import PLUMBING
@@ -79,7 +79,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 carrier = getattr(request, "trace_context", {})
                 await self._serve(path, carrier, context, _write_one(handler.stream_stream, request, context))
 
-        codec = (_readable_or_error(handler.request_deserializer), handler.response_serializer)
+        codec = (readable_or_error(handler.request_deserializer), handler.response_serializer)
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(sequence, *codec)
         if handler.response_streaming:
@@ -135,18 +135,6 @@ async def _answer_error(span: Span, context: Any, error: BaseException) -> None:
 
 class _CallerGone(Exception):
     """A message could not be sent; grpc.aio may notice so before it cancels the call's task."""
-
-
-def _readable_or_error(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Let bytes that are no message be read as the error to answer; grpc.aio would answer UNKNOWN, with a traceback."""
-
-    def read(data: bytes) -> Any:
-        try:
-            return deserialize(data)
-        except DecodeError:
-            return InvalidParameter("the request is not a message of the type that this method takes")
-
-    return read
 
 
 async def _answer(method: Callable[[Any, Any], Awaitable[Response]], request: Any, context: Any) -> Response:
