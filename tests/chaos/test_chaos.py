@@ -1,6 +1,5 @@
 """A short run of ``make chaos``: one fault of each kind, each process killed, under load."""
 
-import pytest
 import uvloop
 
 from tests.chaos.plan import Kind, short_plan
@@ -9,7 +8,6 @@ from tests.chaos.run import run
 SEED = 20
 
 
-@pytest.mark.long
 def test_one_fault_of_each_kind_loses_repeats_and_changes_nothing(tmp_path):
     plan = short_plan(SEED)
     result = uvloop.run(run(plan, SEED, tmp_path))
