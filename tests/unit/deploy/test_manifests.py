@@ -263,6 +263,9 @@ def test_policies_let_a_round_through():
     objects = rendered(*DEPLOYMENTS["local, closed"])
     policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "NetworkPolicy")}
     assert chosen(objects, policies["specdec-nothing-else"]["podSelector"]) == pods_of(objects).keys()
+    assert chosen(objects, policies["specdec-names"]["podSelector"]) == pods_of(objects).keys()
+    [names] = policies["specdec-names"]["egress"]
+    assert names == {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]}
     leaving = {
         name: rule["ports"][0]["port"]
         for rule in policies["coordinator"]["egress"]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coordinator.places import name_of
-from deploy.pairs import LOOKUP, PAIRS
+from deploy.pairs import LOOKUP, PAIRS, usual_environment
 from specdec.model import checkpoint
 from specdec.model.checkpoint import HUB_ID, Checkpoint
 from specdec.serving.server import LETTING_GO_SECONDS
@@ -107,6 +107,13 @@ def test_a_coordinator_without_a_target_is_not_restarted(objects):
     assert "grpc" in made["readinessProbe"]
     assert "grpc" not in made["livenessProbe"]
     assert "grpc" not in made["startupProbe"]
+
+
+def test_a_coordinators_rollout_may_wait_for_a_target_to_load(objects):
+    """By itself Kubernetes gives one up after ten minutes."""
+    probe = container(objects, "target")["startupProbe"]
+    deadline = workload(objects, "coordinator")["spec"]["progressDeadlineSeconds"]
+    assert deadline >= probe["periodSeconds"] * probe["failureThreshold"] + 600, "and to be fetched"
 
 
 @pytest.mark.parametrize("name", ["draft", "target"])
@@ -258,8 +265,15 @@ def test_models_of_a_hub_are_pinned_to_a_commit(deployment):
 
 
 def test_the_laptops_pair_is_the_default_one():
-    objects = rendered("local")
-    models = {name: environment_of(objects, name)[f"{name.upper()}_MODEL"] for name in ("draft", "target")}
-    assert models == {"draft": PAIRS["smollm2"].draft, "target": PAIRS["smollm2"].target}
+    objects, pair = rendered("local"), PAIRS["smollm2"]
+    said = environment_of(objects, "draft") | environment_of(objects, "target")
+    assert said.items() >= ({"DRAFT_MODEL": pair.draft, "TARGET_MODEL": pair.target} | usual_environment(pair)).items()
+
+
+def test_the_laptops_coordinator_unpacks_the_tokenizer_of_whatever_the_target_serves():
+    objects = rendered("local", target=("TARGET_MODEL=owner/name",))
     [fetching] = spec_of(objects, "coordinator")["initContainers"]
-    assert fetching["args"] == [models["target"]]
+    assert fetching["command"] == ["python", "-m", "specdec.model.checkpoint"]
+    assert fetching["args"] == ["$(TARGET_MODEL)"]
+    fetched, served = environment(objects, fetching), environment_of(objects, "target")
+    assert all(fetched[name] == served[name] for name in ("TARGET_MODEL", "HF_HOME", "XDG_CACHE_HOME"))
