@@ -137,6 +137,8 @@ def test_what_is_scaled_has_no_number_of_pods_of_its_own(objects):
         scaled = named(objects, "StatefulSet", each["spec"]["scaleTargetRef"]["name"])
         assert "replicas" not in scaled["spec"], "every apply would set it back"
         assert 1 <= each["spec"]["minReplicaCount"] <= each["spec"]["maxReplicaCount"]
+        [trigger] = each["spec"]["triggers"]
+        assert trigger["metadata"]["ignoreNullValues"] == "false", "no numbers are not no load"
 
 
 def test_coordinators_know_redis(objects):

@@ -255,6 +255,13 @@ def test_a_lookup_as_draft_is_a_setting(monkeypatch, tmp_path, overlay, said, fe
     assert f"DRAFT_MODEL={SETTINGS['draft'].load([]).model}" == said[0]
 
 
+@pytest.mark.parametrize("name", ["draft", "target"])
+def test_weights_of_a_hub_have_memory_to_come_through(name):
+    """Its transfer library buffers by gigabytes: a tighter limit ends the init container, again and again."""
+    [fetching] = spec_of(rendered("heterogeneous-gpu"), name)["initContainers"]
+    assert int(fetching["resources"]["limits"]["memory"].removesuffix("Gi")) >= 8
+
+
 @pytest.mark.parametrize("deployment", [name for name, stack in DEPLOYMENTS.items() if stack[0] != "local"])
 def test_models_of_a_hub_are_pinned_to_a_commit(deployment):
     objects = rendered(*DEPLOYMENTS[deployment])
