@@ -17,7 +17,7 @@ UNKNOWN = b"\xc2\x3e"  # a field that no message has
 ANY_SIZE = (("grpc.max_send_message_length", -1),)
 Params, Chat = common_pb2.SamplingParams, generation_pb2.ChatMessage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
