@@ -54,7 +54,7 @@ class Policy(ABC):
             if round_.base_length - drafted.reused_length <= REGULAR_GAP:
                 costs.propose.observe(drafted.gamma, drafted.seconds)
         if round_.base_length - verdict.reused_length <= REGULAR_GAP:
-            costs.verify.observe(drafted.gamma, verdict.seconds)
+            costs.verified(drafted.gamma, verdict, self.experience.decoding)
 
     def close(self) -> None:
         """End with the answer."""
@@ -104,13 +104,13 @@ class Adaptive(Policy):
         costs = self.experience.costs
         if not costs.propose.means:  # nor while the draft is away
             return min(FIRST_GAMMA, max_gamma)
-        if 0 not in costs.verify.means:
+        if not costs.plain:
             return 0
         return self._by_rate(costs, max_gamma)
 
     def _by_rate(self, costs: Costs, max_gamma: int) -> int:
         expected = prospects(self.own, self.fleet, max_gamma)
-        rates = goodput(expected, costs.propose, costs.verify)
+        rates = goodput(expected, costs.verify_seconds(0.0), costs.round_seconds)
         self._settle(rates)
         usual = min(self._gamma, len(rates) - 1)
         other = _candidate(rates, usual, costs.trials)
@@ -119,7 +119,7 @@ class Adaptive(Policy):
         gamma = other if trial else usual
         costs.trials += trial
         if self._shared and gamma:
-            begin, go_on = least_survival(expected, costs.propose, costs.verify, gamma, rates[usual])
+            begin, go_on = least_survival(expected, costs.round_seconds, gamma, rates[usual])
             # A trial is to show what so many take: what is known by now must not end it before.
             self.min_survival = [begin, 0.0 if trial else go_on]
         return gamma

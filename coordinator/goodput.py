@@ -4,13 +4,12 @@ Source: goodput as in Liu et al. 2024 (arXiv 2406.14066, section 4), with the ac
 one rate for all: one rate promises too much of long proposals.
 """
 
-from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-FORGET = 0.97  # what an observation still weighs when the next of its kind has come: about 30 of them count
+from coordinator.durations import FORGET
+
 PRIOR_ROUNDS = 2.0  # that the fleet's experience counts for beside a session's own
-OUTLIER = 3.0  # times the usual duration; what takes longer has waited for something else
 
 
 @dataclass(slots=True)
@@ -92,40 +91,8 @@ def _with_prior(own: Position, fleet: Position) -> Position:
     )
 
 
-@dataclass(slots=True)
-class Durations:
-    """Mean seconds of a call by the number of draft tokens in it.
-
-    Attributes:
-        means: draft tokens to seconds.
-    """
-
-    means: dict[int, float] = field(default_factory=dict)
-    _counts: dict[int, int] = field(default_factory=dict)
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Take a call in: the plain mean of the first ones, then a decayed one that outliers hardly move."""
-        count = self._counts[tokens] = self._counts.get(tokens, 0) + 1
-        mean = self.means.get(tokens, seconds)
-        weight = max(1 / count, 1 - FORGET)
-        self.means[tokens] = mean + weight * (min(seconds, OUTLIER * mean) - mean)
-
-    def expected(self, tokens: float) -> float:
-        """Return the seconds of a call of so many tokens, a mean number: a line between and beyond what is known.
-
-        More tokens never take less: what says so is noise.
-        """
-        known = sorted(self.means)
-        if len(known) == 1:
-            return self.means[known[0]]
-        right = min(max(bisect(known, tokens), 1), len(known) - 1)
-        low, high = known[right - 1], known[right]
-        slope = max(0.0, (self.means[high] - self.means[low]) / (high - low))
-        return self.means[low] + slope * (tokens - low)
-
-
 def least_survival(
-    expected: Sequence[Prospect], propose: Durations, verify: Durations, gamma: int, rate: float
+    expected: Sequence[Prospect], seconds: Callable[[float], float], gamma: int, rate: float
 ) -> list[float]:
     """Return how likely the first, and every further draft token must be to stand to be worth the time it takes.
 
@@ -133,15 +100,10 @@ def least_survival(
 
     Args:
         expected: entry gamma for gamma.
-        propose: durations of Propose calls.
-        verify: durations of Verify calls.
+        seconds: of a round with so many draft tokens for which the draft is asked, a mean number.
         gamma: draft tokens asked for, at least 1.
         rate: tokens a second that time is worth.
     """
-
-    def seconds(tokens: float) -> float:
-        return propose.expected(tokens) + verify.expected(tokens)
-
     first, last = expected[1], expected[gamma]
     lead = last.stood / first.stood if first.stood > 0 else 1.0
     tokens = last.proposed / first.proposed if first.proposed > 0 else 1.0
@@ -151,18 +113,12 @@ def least_survival(
     return [min(max(0.0, bound), 1.0) for bound in (begin, go_on)]
 
 
-def goodput(expected: Sequence[Prospect], propose: Durations, verify: Durations) -> list[float]:
+def goodput(expected: Sequence[Prospect], plain: float, seconds: Callable[[float], float]) -> list[float]:
     """Return the expected tokens a second of rounds of 0, 1, … draft tokens.
 
     Args:
         expected: entry gamma for gamma.
-        propose: durations of Propose calls; may know nothing, then only gamma 0 has a rate.
-        verify: durations of Verify calls; must know something.
+        plain: seconds of a round without the draft.
+        seconds: see ``least_survival``.
     """
-    plain = 1.0 / verify.expected(0.0)
-    if not propose.means:
-        return [plain]
-    return [plain] + [
-        (1 + prospect.stood) / (propose.expected(prospect.proposed) + verify.expected(prospect.proposed))
-        for prospect in expected[1:]
-    ]
+    return [1.0 / plain] + [(1 + prospect.stood) / seconds(prospect.proposed) for prospect in expected[1:]]

@@ -197,5 +197,7 @@ def _verdict(response: target_pb2.VerifyResponse, proposal: common_pb2.Proposal 
         logprobs=list(response.logprobs),
         residual_zero=response.residual_zero,
         seconds=seconds,
+        forward_seconds=response.timings.forward.ToTimedelta().total_seconds(),
+        pass_tokens=max(response.timings.pass_tokens, 1 + gamma),
         timings=response.timings,
     )

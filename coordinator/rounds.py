@@ -60,6 +60,8 @@ class Verdict:
         logprobs: one message a token of the round when asked for, else empty.
         residual_zero: the residual had no mass, and the target's own distribution was used.
         seconds: what the call took.
+        forward_seconds: what the target's passes took that served the call.
+        pass_tokens: tokens in them, of all sessions.
         timings: where the time went inside the target server, or None.
     """
 
@@ -69,6 +71,8 @@ class Verdict:
     logprobs: Sequence[Any] = ()
     residual_zero: bool = False
     seconds: float = 0.0
+    forward_seconds: float = 0.0
+    pass_tokens: int = 1
     timings: Any = None
 
 

@@ -132,7 +132,7 @@ class Batching:
         batch = [(call, count) for call, count in zip(self.running, shares, strict=True) if count]
         self.running = [call for call, count in zip(self.running, shares, strict=True) if not count]
         for call, count in batch:
-            call.enter_pass(count, len(batch))
+            call.enter_pass(count, len(batch), sum(shares))
         self.passes += 1
         self.fed_tokens += sum(shares)
         try:

@@ -68,6 +68,7 @@ class Call(Settled):
     fed_tokens: int = 0
     passes: int = 0
     batch_size: int = 0
+    pass_tokens: int = 0
     queue_seconds: float = 0.0
     forward_seconds: float = 0.0
     sampling_seconds: float = 0.0
@@ -87,13 +88,14 @@ class Call(Settled):
         later = self.session.pending - count
         return Segment(self.session.cache, self.session.take(count), min(count, max(0, self.rows - later)))
 
-    def enter_pass(self, fed_tokens: int, batch_size: int) -> None:
-        """Count a pass that starts now."""
+    def enter_pass(self, fed_tokens: int, batch_size: int, pass_tokens: int) -> None:
+        """Count a pass that starts now; the tokens fed are this call's, those of the pass everybody's."""
         if not self.passes:
             self.queue_seconds = time.perf_counter() - self.submitted
         self.passes += 1
         self.fed_tokens += fed_tokens
         self.batch_size = max(self.batch_size, batch_size)
+        self.pass_tokens += pass_tokens
 
     def take_rows(self) -> torch.Tensor:
         """Return the [rows, vocabulary] logits of a wholly fed sequence and forget them."""
@@ -111,6 +113,7 @@ class Call(Settled):
                 fed_tokens=self.fed_tokens,
                 passes=self.passes,
                 batch_size=self.batch_size,
+                pass_tokens=self.pass_tokens,
                 queue_seconds=self.queue_seconds if self.passes else time.perf_counter() - self.submitted,
                 forward_seconds=self.forward_seconds,
                 sampling_seconds=self.sampling_seconds,

@@ -125,6 +125,7 @@ class Answer:
         fed_tokens: tokens fed for this call.
         passes: forward passes that served it.
         batch_size: sessions in the largest of them.
+        pass_tokens: tokens in all of them, of all sessions.
         queue_seconds: from arrival to the first of them.
         forward_seconds: spent in them, on the device.
         sampling_seconds: spent in ``Advance`` for it.
@@ -136,6 +137,7 @@ class Answer:
     fed_tokens: int
     passes: int
     batch_size: int
+    pass_tokens: int
     queue_seconds: float
     forward_seconds: float
     sampling_seconds: float

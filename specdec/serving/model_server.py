@@ -225,6 +225,7 @@ def answer_timings(answer: Answer) -> common_pb2.ServerTimings:
         queue=duration(answer.queue_seconds),
         forward=duration(answer.forward_seconds),
         sampling=duration(answer.sampling_seconds),
+        pass_tokens=answer.pass_tokens,
     )
 
 

@@ -1,19 +1,25 @@
 """The number of draft tokens: its limits, and the choice by measurement against worlds whose best answer is known."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
 
 from coordinator.experience import TRIAL_SHARE, Experience
 from coordinator.gamma import FIRST_GAMMA, Adaptive, Fixed, may_share, policy_of, within_answer, within_draft
-from coordinator.goodput import Acceptance, Durations, Prospect, least_survival, prospects
+from coordinator.goodput import Acceptance, Prospect, least_survival, prospects
 from coordinator.rounds import Drafted, Fallback, Round, Verdict
 from specdec.parameters import SamplingParams, Verification
 
 MAX_GAMMA = 16
 RATES = (0, 2, 4, 8, 12)
+
+
+def verdict(kept, seconds, forward_seconds, pass_tokens):
+    """Return what a target says that keeps so many draft tokens."""
+    told = {"seconds": seconds, "forward_seconds": forward_seconds, "pass_tokens": pass_tokens}
+    return Verdict(kept, 7, reused_length=99, **told)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,9 @@ class World:
         noise = 1 + 0.05 * rng.random()
         propose = (self.call_seconds + proposed * self.draft_seconds) * noise if asked else 0.0
         drafted = Drafted([7] * proposed, asked=asked, reused_length=99, seconds=propose)
-        seconds = (self.call_seconds + self.verify_seconds(proposed)) * noise
-        return Round(0, 100, drafted, Verdict(kept, 7, reused_length=99, seconds=seconds))
+        forward = self.verify_seconds(proposed) * noise
+        seconds = self.call_seconds * noise + forward
+        return Round(0, 100, drafted, verdict(kept, seconds, forward, 1 + proposed))
 
 
 WORLDS = {
@@ -135,13 +142,17 @@ def test_trials_lose_their_share_of_the_time_of_answers_that_try_alone():
 def test_what_is_no_round_of_its_kind_teaches_no_duration():
     experience = Experience()
     policy = Adaptive(experience, shared=True)
-    prompt = Round(0, 500, Drafted(), Verdict(0, 7, reused_length=0, seconds=9.0))
-    catching_up = Round(1, 500, Drafted([7], asked=1, reused_length=100, seconds=9.0), Verdict(1, 7, 499, seconds=0.1))
-    fallback = Round(2, 500, Drafted(fallback=Fallback.DRAFT_UNAVAILABLE, seconds=9.0), Verdict(0, 7, 499, seconds=0.2))
+    prompt = Round(0, 500, Drafted(), replace(verdict(0, 9.0, 9.0, 400), reused_length=0))
+    behind = Drafted([7], asked=1, reused_length=100, seconds=9.0)
+    catching_up = Round(1, 500, behind, replace(verdict(1, 0.1, 0.09, 2), reused_length=499))
+    away = Drafted(fallback=Fallback.DRAFT_UNAVAILABLE, seconds=9.0)
+    fallback = Round(2, 500, away, replace(verdict(0, 0.2, 0.19, 1), reused_length=499))
     for round_ in (prompt, catching_up, fallback):
         policy.observe(round_)
-    assert not experience.costs.propose.means
-    assert experience.costs.verify.means == {1: 0.1, 0: 0.2}
+    costs = experience.costs
+    assert not costs.propose.means
+    assert {tokens: mean.seconds for tokens, mean in costs.passes.means.items()} == {2: 0.09, 1: 0.19}
+    assert costs.verify.rounds == 2
     assert experience.acceptance.positions[0].stood == 1
 
 
@@ -163,7 +174,7 @@ def test_a_draft_that_was_away_is_taken_up_when_it_comes():
     policy = Adaptive(experience, shared=True)
     for number in range(50):
         away = Drafted(fallback=Fallback.DRAFT_UNAVAILABLE) if policy.choose(MAX_GAMMA) else Drafted()
-        policy.observe(Round(number, 500, away, Verdict(0, 7, 499, seconds=0.03)))
+        policy.observe(Round(number, 100, away, verdict(0, 0.03, 0.03, 1)))
     assert policy.choose(MAX_GAMMA) > 0
     rng = random.Random(3)
     for _ in range(200):
@@ -202,24 +213,6 @@ def test_later_positions_count_only_where_the_earlier_stood():
     assert [position.stood for position in acceptance.positions] == [1, 0, 0]
 
 
-def test_durations_lie_on_lines_and_never_fall():
-    durations = Durations()
-    durations.observe(1, 2.0)
-    assert durations.expected(5) == 2.0
-    durations.observe(3, 4.0)
-    assert [durations.expected(tokens) for tokens in (0, 2, 3, 5)] == [1.0, 3.0, 4.0, 6.0]
-    durations.observe(5, 1.0)
-    assert durations.expected(9) == 4.0
-
-
-def test_an_outlier_hardly_moves_a_duration():
-    durations = Durations()
-    for _ in range(100):
-        durations.observe(0, 1.0)
-    durations.observe(0, 1000.0)
-    assert durations.expected(0) < 1.1
-
-
 def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
     """Two sessions of one seed have the same draws: what one of them saw may not choose gamma for the other."""
     experience = Experience()
@@ -227,23 +220,22 @@ def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
     for _ in range(20):
         policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), random.Random(1)))
     assert not experience.acceptance.positions
-    assert experience.costs.verify.means
+    assert experience.costs.verify.rounds == 20
 
 
 def test_a_token_is_worth_the_time_it_takes_and_the_first_what_it_leads_to():
-    propose, verify = Durations({0: 0.001, 4: 0.001}), Durations({0: 0.040, 1: 0.060, 2: 0.063, 4: 0.069})
     expected = [Prospect(*each) for each in ((0, 0), (0.5, 0.4), (1.0, 0.7), (1.5, 1.0))]
-    begin, go_on = least_survival(expected, propose, verify, 3, 25.0)
+    seconds = {0.0: 0.041, 3.0: 0.067, 4.0: 0.070}.__getitem__
+    begin, go_on = least_survival(expected, seconds, 3, 25.0)
     assert begin == pytest.approx(25.0 * 0.026 / 2.5)  # three tokens, of which 2.5 stand
     assert go_on == pytest.approx(25.0 * 0.003)
-    assert least_survival(expected, propose, verify, 3, 1e9) == [1.0, 1.0]  # and not more
-    noisy = Durations({0: 0.040, 1: 0.060, 3: 0.030, 4: 0.031})
-    assert least_survival(expected, propose, noisy, 3, 25.0)[0] == 0.0  # and not less
+    assert least_survival(expected, seconds, 3, 1e9) == [1.0, 1.0]  # and not more
+    assert least_survival(expected, lambda tokens: -tokens, 3, 25.0) == [0.0, 0.0]  # and not less
 
 
 def test_nothing_is_taken_to_lead_anywhere_while_nothing_has_stood():
-    propose, verify = Durations({0: 0.0}), Durations({0: 0.04, 1: 0.06})
-    assert least_survival([Prospect(0, 0), Prospect(0, 0)], propose, verify, 1, 25.0) == pytest.approx([0.5, 0.5])
+    nothing = [Prospect(0, 0), Prospect(0, 0)]
+    assert least_survival(nothing, lambda tokens: 0.02 * tokens, 1, 25.0) == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
