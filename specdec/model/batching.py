@@ -1,6 +1,8 @@
 """Continuous batching: what runs on the engine's thread, one turn after another."""
 
 import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +13,7 @@ from opentelemetry.trace import Link, SpanKind
 from specdec.errors import InvalidParameter, NumericalFailure, SpecdecError
 from specdec.model.ahead import Ahead
 from specdec.model.call import Call, Release
+from specdec.model.gathering import Gathering
 from specdec.model.language_model import LanguageModel
 from specdec.model.pass_clock import PassClock
 from specdec.model.schedule import share_tokens
@@ -59,18 +62,37 @@ class Batching:
         self.passes = 0
         self.fed_tokens = 0
         self.failed_passes = 0
+        self._gathering = Gathering()
+
+    @property
+    def rest_seconds(self) -> float:
+        """For how long there is nothing to do unless something comes."""
+        if self.running:
+            return self._gather_seconds
+        if self.waiting:
+            return 0.0
+        return self.ahead.quiet_seconds if self.ahead.pending else math.inf
 
     def turn(self) -> None:
-        """Let go of calls that are over, start what waits, and run one forward pass: ahead if nothing else is due."""
+        """Let go of calls that are over, start what waits, and run one forward pass: ahead if nothing else is due.
+
+        A pass may be left to a later turn, while others are due that would better be in it.
+        """
         ended = {call for call in self.running if call.over}
         for call in ended:
             self._end(call)
         self.running = [call for call in self.running if call not in ended]
         self._start_waiting()
         if self.running:
-            self._run_pass()
+            if not self._gather_seconds:
+                self._run_pass()
         elif self.ahead.pending and not self.ahead.quiet_seconds:
             self.ahead.run_pass()
+
+    @property
+    def _gather_seconds(self) -> float:
+        resting_since = [session.used_at for session in self.caches if not (session.running or session.released)]
+        return self._gathering.wait_seconds(resting_since, len(self.running))
 
     def _start_waiting(self) -> None:
         busy = {call.session_id for call in self.running}
@@ -108,6 +130,8 @@ class Batching:
         session.check(prefix)
         self._check_tokens(prefix.tokens, prefix.base_length, "prefix.tokens")
         committed = [*session.tokens[: prefix.start], *prefix.tokens]
+        if session.used_at and not session.released:
+            self._gathering.rested(time.monotonic() - session.used_at - call.waited_seconds)
         self.ahead.meet(session, call.work, committed)
         first = call.work.begin(committed)
         # A work that is done without a pass has its committed tokens known from now on; room is theirs all the same.
@@ -135,6 +159,7 @@ class Batching:
             call.enter_pass(count, len(batch), sum(shares))
         self.passes += 1
         self.fed_tokens += sum(shares)
+        started = time.monotonic()
         try:
             whole, outcomes = self._compute(batch)
         except Exception as error:
@@ -143,6 +168,7 @@ class Batching:
             self._fail_pass([call for call, _ in batch], type(error).__name__)
             return
         self.failed_passes = 0
+        self._gathering.passed(len(batch), sum(shares), time.monotonic() - started)
         ended = {call for call, outcome in zip(whole, outcomes, strict=True) if not self._apply(call, outcome)}
         self.running += [call for call, _ in batch if call not in ended]
 

@@ -83,6 +83,11 @@ class Call(Settled):
         """Its caller's claim."""
         return self.work.prefix.fence
 
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds since it was submitted."""
+        return time.perf_counter() - self.submitted
+
     def segment(self, count: int) -> Segment:
         """Return the next ``count`` tokens as a part of a pass, with those rows that are wanted of them."""
         later = self.session.pending - count
@@ -91,7 +96,7 @@ class Call(Settled):
     def enter_pass(self, fed_tokens: int, batch_size: int, pass_tokens: int) -> None:
         """Count a pass that starts now; the tokens fed are this call's, those of the pass everybody's."""
         if not self.passes:
-            self.queue_seconds = time.perf_counter() - self.submitted
+            self.queue_seconds = self.waited_seconds
         self.passes += 1
         self.fed_tokens += fed_tokens
         self.batch_size = max(self.batch_size, batch_size)
@@ -114,7 +119,7 @@ class Call(Settled):
                 passes=self.passes,
                 batch_size=self.batch_size,
                 pass_tokens=self.pass_tokens,
-                queue_seconds=self.queue_seconds if self.passes else time.perf_counter() - self.submitted,
+                queue_seconds=self.queue_seconds if self.passes else self.waited_seconds,
                 forward_seconds=self.forward_seconds,
                 sampling_seconds=self.sampling_seconds,
             )

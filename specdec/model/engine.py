@@ -225,12 +225,9 @@ class Engine:
             self._loop.call_soon_threadsafe(self.broken.set)
 
     def _take(self) -> bool:
-        """Move what has come to the batch, waiting a heartbeat for it when there is nothing to do. False: end."""
+        """Move what has come to the batch, waiting up to a heartbeat for it when there is nothing to do. False: end."""
         self.heartbeat = time.monotonic()
-        batching = self._batching
-        wait = 0.0
-        if not (batching.running or batching.waiting):
-            wait = min(HEARTBEAT_SECONDS, batching.ahead.quiet_seconds) if batching.ahead.pending else HEARTBEAT_SECONDS
+        wait = min(HEARTBEAT_SECONDS, self._batching.rest_seconds)
         while True:
             try:
                 job = self._inbox.get(timeout=wait)
@@ -238,7 +235,7 @@ class Engine:
                 return True
             if job is None:
                 return False
-            batching.waiting.append(job)
+            self._batching.waiting.append(job)
             wait = 0.0
 
     def _show(self) -> None:

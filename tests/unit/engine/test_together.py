@@ -3,6 +3,8 @@
 import asyncio
 
 from specdec.model.engine import Done, Feed
+from specdec.model.gathering import Gathering
+from tests.engines import at_rest, state_of
 from tests.unit.engine.hash_model import (
     DraftWork,
     Gate,
@@ -67,6 +69,50 @@ async def test_long_prompt_is_fed_beside_decoding_and_neither_waits_long():
     assert [len(batch) for batch in model.passes] == [1] + [4] * 5 + [1] * 5
     for work, answer in zip(drafts, answers, strict=True):
         assert answer.result == fresh_draft(work.prefix.tokens, 5)
+
+
+async def test_a_pass_that_waits_takes_who_comes_and_begins_when_nobody_is_waited_for(monkeypatch):
+    wanted = [2, 1]  # calls in the next passes
+    monkeypatch.setattr(Gathering, "wait_seconds", lambda self, since, ready: 30.0 * (ready < wanted[0]))
+    model = HashModel()
+    async with Running(model) as engine:
+        first = await submitted(engine.run(VerifyWork(prefix_of([1, 2], "first"))))
+        await state_of(engine)
+        assert engine.state.running == 1
+        assert not model.passes
+        second = await submitted(engine.run(VerifyWork(prefix_of([3], "second"))))
+        answers = await asyncio.gather(*first, *second)
+        assert [answer.batch_size for answer in answers] == [2, 2]
+        del wanted[0]
+        assert (await engine.run(VerifyWork(prefix_of([5], "third")))).batch_size == 1
+
+
+async def test_a_call_whose_caller_leaves_while_its_pass_waits_is_not_fed(monkeypatch):
+    monkeypatch.setattr(Gathering, "wait_seconds", lambda self, since, ready: 30.0)
+    model = HashModel()
+    async with Running(model) as engine:
+        (task,) = await submitted(engine.run(VerifyWork(prefix_of([1, 2], "leaving"))))
+        await state_of(engine)
+        task.cancel()
+        assert (await at_rest(engine)).running == 0
+    assert not model.passes
+
+
+async def test_sessions_that_rest_are_told_from_those_that_run_and_those_that_are_over(monkeypatch):
+    asked = []
+
+    def wait_seconds(self, since, ready):
+        asked.append((len(since), ready))
+        return 0.0
+
+    monkeypatch.setattr(Gathering, "wait_seconds", wait_seconds)
+    async with Running(HashModel()) as engine:
+        for name in ("resting", "over"):
+            await engine.run(VerifyWork(prefix_of([1, 2], name)))
+        await engine.release("over", prefix_of([1, 2], "over").fence, 1)
+        asked.clear()
+        await engine.run(VerifyWork(prefix_of([3], "newcomer")))
+    assert set(asked) == {(1, 1)}
 
 
 async def test_two_prompts_share_the_passes():
