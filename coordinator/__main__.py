@@ -50,9 +50,10 @@ async def serve(settings: CoordinatorSettings) -> None:
     servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
     server = Server(settings, registry)
     add_GenerationServiceServicer_to_server(servicer, server)
+    server.end_on_signals()
     await server.start()
     fleet.start(server.set_serving)
-    await server.run_until_signal(servicer.drain)
+    await server.run_until_end(servicer.drain)
     await fleet.close()
     await store.close()
 

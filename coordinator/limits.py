@@ -66,8 +66,8 @@ class ClientLimits:
 
         Args:
             client: who asks.
-            session_id: as it was asked for, empty for a new one. The same session twice counts once: a client
-                that lost a stream resumes its answer before the server knows of the loss.
+            session_id: as it was asked for, empty for a new one. The second call of a session that is being answered
+                does not count, others do: a client that lost a stream resumes before the server knows of the loss.
 
         Raises:
             ClientLimit: as many are running, or earlier ones have had too many tokens within a minute.
@@ -76,17 +76,22 @@ class ClientLimits:
         counted = self._client(client)
         self._check(counted.tokens, "tokens")
         answer = session_id or object()
-        if answer not in counted.running:
-            self._check_answers(len(counted.running))
-            self._running += 1
+        if counted.running[answer] != 1:
+            self._check_answers(counted.answers)
+            self._count(counted, 1)
         counted.running[answer] += 1
         try:
             yield lambda tokens: counted.tokens.spend(tokens, self._clock())
         finally:
             counted.running[answer] -= 1
+            if counted.running[answer] != 1:
+                self._count(counted, -1)
             if not counted.running[answer]:
                 del counted.running[answer]
-                self._running -= 1
+
+    def _count(self, client: "_Client", answers: int) -> None:
+        client.answers += answers
+        self._running += answers
 
     def _check_answers(self, running: int) -> None:
         if running >= self._answers:
@@ -139,11 +144,12 @@ class _Allowance:
 
 @dataclass(slots=True)
 class _Client:
-    """What is counted of one client."""
+    """What is counted of one client: ``running`` are the calls of each session, ``answers`` those that count."""
 
     calls: _Allowance
     tokens: _Allowance
     running: Counter[object] = field(default_factory=Counter)
+    answers: int = 0
 
     def forgettable(self, now: float) -> bool:
         """Whether it is as if it had never called."""

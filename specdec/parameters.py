@@ -4,6 +4,7 @@ Plain values without torch, gRPC or protobuf: the coordinator resolves them, bot
 """
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,12 +19,19 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 
-# name: (lowest, highest, whether the lowest itself is allowed)
+
+def _float32(value: float) -> float:
+    [rounded] = struct.unpack("<f", struct.pack("<f", value))
+    return float(rounded)
+
+
+# name: (lowest, highest, whether the lowest itself is allowed), in the numbers that a message carries: its nearest one
+# to 0.01 is below it.
 _RANGES = {
     "temperature": (0.0, 100.0, True),
     "top_p": (0.0, 1.0, False),
     "min_p": (0.0, 1.0, True),
-    "repetition_penalty": (0.01, 100.0, True),
+    "repetition_penalty": (_float32(0.01), 100.0, True),
     "presence_penalty": (-2.0, 2.0, True),
     "frequency_penalty": (-2.0, 2.0, True),
 }

@@ -59,18 +59,22 @@ def rendered(overlay: str, *components: str, **settings: tuple[str, ...]) -> tup
     Args:
         overlay: what stands below.
         components: what is put on top, in this order.
-        settings: by ConfigMap, lines of NAME=VALUE in the place of the overlay's.
+        settings: by ConfigMap, lines of NAME=VALUE in the place of the overlay's and the components'.
     """
     with tempfile.TemporaryDirectory() as folder:
-        base = os.path.relpath(KUBERNETES, Path(folder).resolve())
-        changes = [{"name": name, "behavior": "merge", "literals": [*lines]} for name, lines in settings.items()]
+        top, system = Path(folder), Path(folder) / "system"
+        system.mkdir()
+        base = os.path.relpath(KUBERNETES, system.resolve())
         stack = {
             "resources": [f"{base}/overlays/{overlay}"],
             "components": [f"{base}/components/{name}" for name in components],
-            "configMapGenerator": changes,
         }
-        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(stack))
-        return tuple(yaml.safe_load_all(kustomize(Path(folder))))
+        changes = [{"name": name, "behavior": "merge", "literals": [*lines]} for name, lines in settings.items()]
+        (system / "kustomization.yaml").write_text(yaml.safe_dump(stack))
+        (top / "kustomization.yaml").write_text(
+            yaml.safe_dump({"resources": ["system"], "configMapGenerator": changes})
+        )
+        return tuple(yaml.safe_load_all(kustomize(top)))
 
 
 def of_kind(objects: tuple[Object, ...], *kinds: str) -> list[Object]:

@@ -1,11 +1,14 @@
 """What the draft and the target process have in common: settings, loading, release, model info, an orderly end.
 
 Life of a process: the port opens at once and answers NOT_READY; the model loads and is warmed up on a thread; health
-turns SERVING; SIGTERM lets running calls end. An engine that has broken ends the process, too, for another to be
-started. The coordinator never imports this module: it would bring torch.
+turns SERVING; SIGTERM lets running calls end, and does not wait for a model that is still loading. An engine that has
+broken ends the process, too, for another to be started.
+
+The coordinator never imports this module: it would bring torch.
 """
 
 import asyncio
+import os
 from typing import Annotated, Any, Literal, Protocol
 
 import structlog
@@ -186,17 +189,25 @@ async def run_model_server(
     telemetry.configure(name, settings.log_level)
     server = Server(settings, registry)
     add(servicer, server)
+    server.end_on_signals()
     await server.start()
+    running = asyncio.create_task(server.run_until_end())
+    loading = asyncio.create_task(on_passing_thread(servicer.load))
+    await asyncio.wait((running, loading), return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():  # nothing stops a thread, and nobody needs what it brings
+        await running
+        os._exit(0)
     try:
-        model = await on_passing_thread(servicer.load)
+        model = await loading
     except ModelRefused as refusal:
         logger.error("model refused", model=settings.model, why=str(refusal))
-        await server.stop(0)
+        server.end()
+        await running
         raise SystemExit(1) from None
     servicer.start(model, advance)
     await server.set_serving(True)
     watching = asyncio.create_task(_end_when_broken(servicer.engine, server))
-    await server.run_until_signal()
+    await running
     watching.cancel()
     await servicer.close()
     if servicer.engine.broken.is_set():

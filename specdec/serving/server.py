@@ -1,14 +1,16 @@
 """The gRPC server of a process: health, reflection, limits, and an orderly end.
 
 A service's main makes a ``Server`` inside the running loop, adds its servicer to it with the generated
-``add_…_to_server(servicer, server)``, and awaits ``start`` (the port is open, health says NOT_SERVING),
-``set_serving(True)`` (the model is loaded) and ``run_until_signal``, which may also begin before the model is there.
+``add_…_to_server(servicer, server)``, calls ``end_on_signals``, and awaits ``start`` (the port is open, health
+says NOT_SERVING), ``set_serving(True)`` (the model is loaded) and ``run_until_end``, which may also begin before that.
 """
 
 import asyncio
 import inspect
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -52,6 +54,14 @@ _STATUS = health_pb2.HealthCheckResponse
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """End the process with the status that a shell gives to those whom a signal has ended.
+
+    By ``os._exit``, not by the signal: that one would not end the first process of a container.
+    """
+    os._exit(128 + number)
 
 
 async def _nothing() -> None:
@@ -156,11 +166,29 @@ class Server:
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
 
     def end(self) -> None:
-        """End in order, as a signal does."""
+        """End in order."""
         self._ending.set()
 
-    async def run_until_signal(self, drain: Callable[[], Awaitable[None]] = _nothing) -> None:
-        """Wait for SIGTERM, SIGINT or ``end``, and end in order; a second signal ends the process at once.
+    def end_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end it in order from now on, and a second one the process at once; in the main thread.
+
+        For a process whose only server this is: the handlers stay. Python's own for SIGINT raises an error wherever the
+        main thread happens to be, in the midst of the event loop's or gRPC's machine code, too: that is a crash.
+        """
+        loop = asyncio.get_running_loop()
+
+        def end(number: int, frame: FrameType | None) -> None:
+            for each in _SIGNALS:
+                signal.signal(each, _leave)
+            if loop.is_closed():
+                _leave(number, frame)
+            loop.call_soon_threadsafe(self.end)
+
+        for number in _SIGNALS:
+            signal.signal(number, end)
+
+    async def run_until_end(self, drain: Callable[[], Awaitable[None]] = _nothing) -> None:
+        """Wait for ``end``, and end in order.
 
         Health turns NOT_SERVING for good, then ``drain`` runs while calls are still taken, then new connections are
         refused and running calls get the rest of ``drain_seconds``, then the last spans are exported.
@@ -169,11 +197,7 @@ class Server:
             drain: ends what the service must hand over or refuse from now on.
         """
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.end)
         await self._ending.wait()
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
         deadline = loop.time() + self._settings.drain_seconds
         logger.info("draining", seconds=self._settings.drain_seconds)
         self._draining = True

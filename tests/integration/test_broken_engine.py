@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from specdec.model.batching import Batching
 from specdec.serving import telemetry
 from specdec.serving.model_server import run_model_server
+from specdec.serving.server import Server
 from specdec.v1 import common_pb2, target_pb2_grpc
 from target_service.servicer import TargetServicer
 from target_service.settings import TargetSettings
@@ -17,8 +18,9 @@ from tests.integration.serving_world import until
 
 
 async def test_the_process_of_a_broken_engine_ends_with_one(monkeypatch):
-    for name in ("configure", "shutdown"):  # tracing and logs are of the process that runs the tests
-        monkeypatch.setattr(telemetry, name, lambda *_: None)
+    # Tracing, logs and signals are of the process that runs the tests.
+    for owner, name in ((telemetry, "configure"), (telemetry, "shutdown"), (Server, "end_on_signals")):
+        monkeypatch.setattr(owner, name, lambda *_: None)
     servicers = []
 
     def add(servicer, server):

@@ -58,7 +58,7 @@ class ModelProcess(Process):
         self.add(self.make_servicer(), server)
         await server.start()
         await server.set_serving(True)
-        return server, server.run_until_signal()
+        return server, server.run_until_end()
 
 
 class CoordinatorProcess(Process):
@@ -83,7 +83,7 @@ class CoordinatorProcess(Process):
         self.fleet.start(server.set_serving)
 
         async def run():
-            await server.run_until_signal(servicer.drain)
+            await server.run_until_end(servicer.drain)
             await self.fleet.close()
             await store.close()
 

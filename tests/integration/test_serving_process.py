@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+from tests.integration.tiny_service import NEVER_ANSWERED
 from tests.otlp_receiver import OtlpReceiver, attributes_of, span_tree
 
 ROOT = Path(__file__).parents[2]
@@ -22,24 +23,36 @@ TRACEPARENT = ("traceparent", f"00-{TRACE_ID}-b7ad6b7169203331-01")
 
 
 @contextmanager
-def tiny_service(*flags, **environment):
-    """Run the process; give it with the ports of its "serving" line."""
+def process_of(module, *flags, **environment):
+    """Run a process."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TINY_"))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.tiny_service", "--metrics-port", "-1", *flags],
+        [sys.executable, "-m", module, *flags],
         cwd=ROOT,
         env=quiet | environment,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        for line in process.stderr:
-            if (event := json.loads(line))["event"] == "serving":
-                break
-        yield process, event
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def tiny_service(*flags, **environment):
+    """Run the process; give it with the ports of its "serving" line."""
+    with process_of("tests.integration.tiny_service", "--metrics-port", "-1", *flags, **environment) as process:
+        yield process, wait_for(process, "serving")
+
+
+def wait_for(process, name):
+    """Read a process's log lines up to an event."""
+    for line in process.stderr:
+        if (event := json.loads(line))["event"] == name:
+            return event
+    raise AssertionError(f"it ended before it was {name}")
 
 
 def end(process, number):
@@ -60,6 +73,30 @@ def test_signal_drains_stops_and_exits_with_zero(number):
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert [line["event"] for line in lines] == ["draining", "drained", "stopped"]
         assert lines[1]["health"] == "NOT_SERVING"
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_process_at_once(number):
+    with tiny_service(TINY_DRAIN_SECONDS="3600") as (process, serving):
+        with grpc.insecure_channel(f"127.0.0.1:{serving['port']}") as channel:
+            hanging = draft_pb2.ProposeRequest(gamma=NEVER_ANSWERED)
+            call = draft_pb2_grpc.DraftServiceStub(channel).Propose.future(hanging)
+            wait_for(process, "proposing")
+            process.send_signal(number)
+            wait_for(process, "drained")
+            assert not end(process, number), "no traceback, nor anything else"
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert process.returncode == 128 + number
+
+
+def test_a_signal_while_the_model_loads_ends_with_zero():
+    """The first pass, which is part of loading, takes a quarter of an hour here."""
+    flags = ("--model", "synthetic:seed=1,pass_ms=900000", "--port", "0")
+    with process_of("target_service", *flags) as process:
+        wait_for(process, "loading")
+        lines = end(process, signal.SIGTERM)
+        assert [line["event"] for line in lines] == ["draining", "stopped"]
         assert process.returncode == 0
 
 

@@ -1,6 +1,7 @@
 """A whole service process in a few lines: what tests of serving run as ``python -m tests.integration.tiny_service``.
 
-Its Propose calls its own Release, so that one request makes a small trace; its drain hook writes a log line.
+Its Propose calls its own Release, so that one request makes a small trace; of a certain gamma it is never answered.
+Its drain hook writes a log line.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import sys
 
 import grpc
 import structlog
+import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter
@@ -18,6 +20,8 @@ from specdec.serving.calls import call
 from specdec.serving.server import CHANNEL_OPTIONS, Server
 from specdec.serving.settings import ServiceSettings
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+
+NEVER_ANSWERED = 64
 
 logger = structlog.stdlib.get_logger("tiny")
 
@@ -35,6 +39,8 @@ class TinyService(draft_pb2_grpc.DraftServiceServicer):
         self.calls.inc()
         trace.get_current_span().set_attribute("specdec.gamma", request.gamma)
         logger.info("proposing")
+        if request.gamma == NEVER_ANSWERED:
+            await asyncio.Event().wait()
         async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
             stub = draft_pb2_grpc.DraftServiceStub(channel)
             path = "specdec.v1.DraftService/Release"
@@ -56,6 +62,7 @@ async def main():
     registry = CollectorRegistry()
     server, service = Server(settings, registry), TinyService(registry)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server)
+    server.end_on_signals()
     await server.start()
     service.address = f"127.0.0.1:{server.port}"
     await server.set_serving(True)
@@ -65,8 +72,8 @@ async def main():
             answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
         logger.info("drained", health=health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
-    await server.run_until_signal(drain)
+    await server.run_until_end(drain)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -1,10 +1,12 @@
 """What one client may do: answers at once, calls and tokens a minute; who a client is without a token."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from coordinator.doors import address_of
 from coordinator.limits import ClientLimits
-from specdec.errors import ClientLimit
+from specdec.errors import ClientLimit, QueueFull
 
 
 class Clock:
@@ -62,6 +64,23 @@ def test_an_answer_that_is_resumed_counts_once_while_its_lost_stream_is_still_th
             pass
     with limits.answering("ann", "milk"):
         pass
+
+
+@pytest.mark.parametrize(("one_client", "in_all", "refusal"), [(2, 0, ClientLimit), (0, 2, QueueFull)])
+def test_one_sessions_name_passes_no_bound_more_than_once(clock, one_client, in_all, refusal):
+    limits = ClientLimits(answers=one_client, calls=0, tokens=0, answers_in_all=in_all, clock=clock)
+    for _ in range(2):  # whatever has ended no longer counts
+        with ExitStack() as calls:
+            for _ in range(3):
+                calls.enter_context(limits.answering("ann", "tea"))
+            for session in ("tea", "milk"):
+                with pytest.raises(refusal), limits.answering("ann", session):
+                    pass
+        with ExitStack() as calls:
+            for session in ("tea", "milk", "tea", "milk"):
+                calls.enter_context(limits.answering("ann", session))
+            with pytest.raises(refusal), limits.answering("ann", "sugar"):
+                pass
 
 
 def test_tokens_may_be_overdrawn_by_an_answer_and_keep_the_next_one_out(clock):

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from coordinator.doors import Caller, Doors
 from coordinator.settings import CoordinatorSettings
-from coordinator.tokens import Tokens
+from coordinator.tokens import UNREADABLE_SECONDS, Tokens
 from specdec.errors import Unauthenticated
 from tests.certificates import Authority
 
@@ -47,15 +47,61 @@ def test_a_changed_file_counts_at_once(path):
     assert [tokens.principal_of(token) for token in ("old", "new")] == [None, "ann"]
 
 
-@pytest.mark.parametrize("broken", ["", "ann:secret\n", None])
-def test_a_file_that_breaks_leaves_what_it_said(path, broken):
-    path.write_text(line("ann", "old"))
+@pytest.mark.parametrize("sound", [line("ann", "new"), ""], ids=["others", "nothing else"])
+@pytest.mark.parametrize(
+    "wrong", [b"ann:hunter2\n", b"\xff\xfe\n", f"bob:{sha256(b'new').hexdigest()}\n".encode(), b""]
+)
+def test_a_token_that_is_gone_is_revoked_whatever_else_is_wrong(path, sound, wrong):
+    path.write_text(line("ann", "hunter2") + line("ann", "new"))
     tokens = Tokens(str(path))
-    if broken is None:
-        path.unlink()
-    else:
-        rewrite(path, broken)
+    path.write_bytes(sound.encode() + wrong)
+    with capture_logs() as logged:
+        found = [tokens.principal_of(token) for token in ("hunter2", "new")]
+    assert found == [None, "ann" if sound else "bob" if wrong.startswith(b"bob") else None]
+    assert "hunter2" not in str(logged)
+    errors = [each for each in logged if each["log_level"] == "error"]
+    unsound = wrong and (sound or not wrong.startswith(b"bob"))
+    assert [each["lines"] for each in errors if "lines" in each] == ([[2 if sound else 1]] if unsound else [])
+    assert len(errors) == bool(unsound) + (found == [None, None])
+
+
+@pytest.mark.parametrize("state", ["deleted", "no file"])
+def test_a_file_that_cannot_be_read_counts_for_a_minute(path, state):
+    path.write_text(line("ann", "old"))
+    now = [0.0]
+    tokens = Tokens(str(path), clock=lambda: now[0])
+    path.unlink()
+    if state == "no file":
+        path.mkdir()
+    with capture_logs() as logged:
+        now[0] = 1000.0
+        assert tokens.principal_of("old") == "ann"
+        now[0] += UNREADABLE_SECONDS
+        assert tokens.principal_of("old") == "ann"
+        now[0] += 1.0
+        assert [tokens.principal_of("old") for _ in range(3)] == [None] * 3
+    assert [each["log_level"] for each in logged] == ["error"] * 2, "when it is noticed, when they are revoked"
+    if state == "no file":
+        path.rmdir()
+    path.write_text(line("ann", "old"))
     assert tokens.principal_of("old") == "ann"
+    path.unlink()
+    assert tokens.principal_of("old") == "ann", "the minute begins anew"
+
+
+def test_a_file_that_may_no_longer_be_read_is_noticed_though_it_is_the_same(path, monkeypatch):
+    path.write_text(line("ann", "old"))
+    now = [0.0]
+    tokens = Tokens(str(path), clock=lambda: now[0])
+    path.chmod(0)
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "read_text", refused)  # those who run the tests may be allowed everything
+    assert tokens.principal_of("old") == "ann"
+    now[0] = UNREADABLE_SECONDS + 1
+    assert tokens.principal_of("old") is None
 
 
 @pytest.mark.parametrize(

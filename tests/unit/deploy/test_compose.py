@@ -109,13 +109,16 @@ def test_the_pair_is_the_default_one_with_its_usual_settings():
     wanted = {"TARGET_MODEL": pair.target, "DRAFT_MODEL": pair.draft} | usual_environment(pair)
     said = SERVICES["target"]["environment"] | SERVICES["draft"]["environment"]
     assert wanted.items() <= said.items()
-    [unpacking] = SERVICES["weights"]["command"]
-    assert f"specdec.model.checkpoint {pair.target} " in unpacking
+    unpacking = SERVICES["weights"]
+    assert unpacking["entrypoint"] == ["python", "-m", "specdec.model.checkpoint"]
+    assert unpacking["command"] == [pair.target]
 
 
 def test_weights_are_written_by_one_service_and_read_by_the_others():
     writers = [name for name, made in SERVICES.items() if "models:/models" in made.get("volumes", [])]
     assert writers == ["weights"]
+    assert "user" not in SERVICES["weights"], "the image's, to whom a new volume belongs"
+    assert "--owner=10001 --group=10001 /models" in DOCKERFILE
     for name in SETTINGS:
         assert "models:/models:ro" in SERVICES[name]["volumes"]
         assert SERVICES[name]["depends_on"]["weights"] == {"condition": "service_completed_successfully"}
