@@ -50,6 +50,12 @@ SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
 )
 
+LIVENESS = "liveness"
+"""Name in health that is SERVING from ``start`` to the end, for whoever starts again what no longer answers.
+
+Whether calls can be answered, which may hang on another process, and a drain are no reasons to start anew.
+"""
+
 _STATUS = health_pb2.HealthCheckResponse
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -124,8 +130,8 @@ class Server:
             RuntimeError: the port for calls or for health is taken.
             OSError: the port for metrics is taken.
         """
-        for name in self._services:
-            await self._health.set(name, _STATUS.NOT_SERVING)
+        await self._tell_health()
+        await self._health.set(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         if self._settings.reflection:
             plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -161,9 +167,13 @@ class Server:
         if self._draining or serving == self._serving:
             return
         self._serving = serving
-        for name in self._services:
-            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
+        await self._tell_health()
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
+
+    async def _tell_health(self) -> None:
+        for name in self._services:
+            serving = self._serving and not self._draining  # by now: the last name's watchers may have taken their time
+            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
 
     def end(self) -> None:
         """End in order."""
@@ -201,7 +211,7 @@ class Server:
         deadline = loop.time() + self._settings.drain_seconds
         logger.info("draining", seconds=self._settings.drain_seconds)
         self._draining = True
-        await self._health.enter_graceful_shutdown()
+        await self._tell_health()
         try:
             async with asyncio.timeout_at(deadline):
                 await drain()
