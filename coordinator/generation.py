@@ -19,8 +19,8 @@ from coordinator.answer import Answer
 from coordinator.gamma import Policy, within_answer
 from coordinator.rounds import Drafted, Ending, Event, Fallback, Round, Verdict, count
 from coordinator.session import Session
-from coordinator.tasks import Result, overlapped, stop, undisturbed
-from specdec.errors import InvalidProposal, PeerUnavailable, SpecdecError, StaleFence
+from coordinator.tasks import Result, being_cancelled, overlapped, stop
+from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
 from specdec.serving import names
 from specdec.serving.telemetry import tracer
 
@@ -54,7 +54,7 @@ class Store(Protocol):
 
     async def commit(self, session: Session) -> None: ...  # noqa: D102
     async def renew(self, session: Session) -> None: ...  # noqa: D102
-    async def interrupt(self, session: Session) -> None: ...  # noqa: D102
+    async def leave(self, session: Session) -> None: ...  # noqa: D102
     async def resume(self, session_id: str, principal: str, owner: str, *, above: int) -> Session: ...  # noqa: D102
 
 
@@ -116,7 +116,7 @@ class Generation:
             await working
         except BaseException:
             await stop(working, leasing)
-            await undisturbed(self._give_up())
+            await self._parties.store.leave(self._session)
             raise
         finally:
             self._policy.close()
@@ -242,9 +242,9 @@ class Generation:
         until = clock() + self._parties.patience
         while True:
             try:
-                await undisturbed(self._parties.store.commit(self._session))
+                await self._parties.store.commit(self._session)
             except PeerUnavailable as error:
-                if clock() >= until:
+                if clock() >= until or being_cancelled():
                     raise
                 logger.warning("not committed yet", session=self._session.session_id, why=error.message)
                 await asyncio.sleep(COMMIT_AGAIN_SECONDS)
@@ -252,17 +252,9 @@ class Generation:
                 return
 
     async def _keep_lease(self) -> None:
-        task = asyncio.current_task()
-        # A library that turns a cancellation into an error of its own must not keep this going.
-        while self._session.finish_reason is None and not (task and task.cancelling()):
+        while self._session.finish_reason is None and not being_cancelled():
             await asyncio.sleep(self._parties.renew_seconds)
             try:
                 await self._parties.store.renew(self._session)
             except PeerUnavailable as error:  # the commits find out whether it stays away
                 logger.warning("the lease could not be renewed", session=self._session.session_id, why=error.message)
-
-    async def _give_up(self) -> None:
-        try:
-            await self._parties.store.interrupt(self._session)
-        except SpecdecError as error:  # then the lease runs out by itself
-            logger.warning("the claim could not be given up", session=self._session.session_id, why=error.message)

@@ -8,8 +8,7 @@ from typing import Any
 from coordinator.requests import Served, check_session, encode_input, resolve_params, resolve_speculation
 from coordinator.session import Session, SessionState, TokenSource, Usage
 from coordinator.session_store import SessionStore
-from coordinator.tasks import undisturbed
-from specdec.errors import SessionBusy, SessionNotFound
+from specdec.errors import PeerUnavailable, SessionBusy, SessionNotFound
 from specdec.fence import Fence
 from specdec.v1 import generation_pb2
 
@@ -57,8 +56,8 @@ async def _create(
     )
     try:
         await store.create(session)
-    except asyncio.CancelledError:  # it may have been created
-        await undisturbed(store.interrupt(session))
+    except (asyncio.CancelledError, PeerUnavailable):  # it may have been created
+        store.withdraw(session)
         raise
     return session
 
@@ -78,7 +77,7 @@ async def _continue(
         session.params, session.speculation = params, speculation
         await store.begin_answer(session, tokens)
     except BaseException:
-        await undisturbed(store.interrupt(session))
+        await store.leave(session)
         raise
     return session
 
@@ -92,17 +91,20 @@ async def _resume(
         return found
     session = await _claim(store, store.resume(request.session_id, principal, secrets.token_hex(16)))
     if session.finish_reason is not None:  # finished meanwhile
-        await store.interrupt(session)
+        await store.leave(session)
     return session
 
 
 async def _claim(store: SessionStore, claiming: Coroutine[Any, Any, Session]) -> Session:
-    """Await a claim; a caller that leaves meanwhile does not keep it."""
+    """Await a claim; a caller that leaves meanwhile does not wait for it and does not keep it."""
     task = asyncio.create_task(claiming)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(asyncio.shield(task), return_exceptions=True)
-        if task.exception() is None:
-            await undisturbed(store.interrupt(task.result()))
+        task.add_done_callback(lambda done: _give_back(store, done))
         raise
+
+
+def _give_back(store: SessionStore, claim: asyncio.Task[Session]) -> None:
+    if not claim.cancelled() and claim.exception() is None:
+        store.withdraw(claim.result())

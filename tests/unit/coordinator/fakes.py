@@ -91,7 +91,7 @@ class FakeStore:
         self.fence = session.fence
         self.tokens = list(session.tokens)
         self.finish_reason = None
-        self.interrupted = False
+        self.left = False
         self.errors = []
 
     async def commit(self, session):
@@ -108,9 +108,9 @@ class FakeStore:
         if session.fence != self.fence:
             raise StaleFence("taken over")
 
-    async def interrupt(self, session):
-        await self.timeline.pass_by("interrupt")
-        self.interrupted = True
+    async def leave(self, session):
+        await self.timeline.pass_by("leave")
+        self.left = True
 
     async def resume(self, session_id, principal, owner, *, above):
         self.fence = Fence(max(above, self.fence.counter) + 1, owner)
