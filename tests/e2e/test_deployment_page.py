@@ -40,6 +40,7 @@ def blocks(language):
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 CREATED = [command for command in COMMANDS if command.startswith(("kubectl create ", "TOKEN="))]
 APPLIED = [command for command in COMMANDS if command.startswith("kubectl apply -k ")]
+CHECKS = [command for command in COMMANDS if command.startswith("kubectl kustomize ")]
 PLANS = [command for command in COMMANDS if command.startswith("python -m benchmarks.plan ")]
 CALLS = [command for command in COMMANDS if command.startswith("grpcurl -plaintext ")]
 
@@ -53,7 +54,7 @@ def bash(command, **variables):
 
 def test_every_command_is_run_or_its_reason_given():
     excused = [command for command in COMMANDS if command.startswith(tuple(NOT_RUN))]
-    assert sorted(COMMANDS) == sorted([*excused, *CREATED, *APPLIED, *PLANS, *CALLS])
+    assert sorted(COMMANDS) == sorted([*excused, *CREATED, *APPLIED, *CHECKS, *PLANS, *CALLS])
     assert all(any(command.startswith(begin) for command in excused) for begin in NOT_RUN)
 
 
@@ -78,6 +79,11 @@ def test_folders_that_are_applied_are_there():
     assert rendered("local")
     assert f"and `{folders[1]}/kustomization.yaml`" in PAGE.read_text()
     assert f"`{folders[1]}/system/kustomization.yaml`" in PAGE.read_text()
+
+
+def test_the_check_is_made():
+    [command] = CHECKS
+    assert bash(command.replace("my-specdec", str(KUBERNETES / "overlays" / "local"))) == ""
 
 
 def test_the_table_names_every_component():

@@ -163,7 +163,11 @@ def test_a_redis_of_ones_own(built):
 
 
 def test_traces_to_a_backend_of_ones_own(built):
-    objects = built(*changes("Traces to a backend of your own"), components=["collector"])
+    mine = [each for each in MINE["configMapGenerator"] if each["name"] != "telemetry"]
+    change = changes("Traces to a backend of your own")
+    objects = built({"configMapGenerator": mine}, *change, components=["collector"], leave=["configMapGenerator"])
+    spans = environment(objects, container(objects, "target"))
+    assert spans["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
     settings = environment(objects, container(objects, "collector"))
     assert settings == {
         "TRACES_ENDPOINT": "traces.example:4317",
