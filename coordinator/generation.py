@@ -1,7 +1,8 @@
 """The loop of an answer: propose, verify, cut, commit, show. Knows neither gRPC nor Redis.
 
 The commit of a round overlaps the whole of the next round; at most one round is uncommitted, none starts after a
-finish, and nothing is shown that is not committed. A reader that does not read holds the loop up.
+finish, and nothing is shown that is not committed. A reader that does not read holds the loop up; others may have the
+room of its caches meanwhile.
 """
 
 import asyncio
@@ -25,10 +26,12 @@ from specdec.serving import names
 from specdec.serving.telemetry import tracer
 
 COMMIT_AGAIN_SECONDS = 0.2
+UNREAD_SECONDS = 5.0  # longer than a network stutters, and shorter than newcomers that are refused are patient
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 Show = Callable[[Event], Awaitable[None]]
+Rest = Callable[[Session], Awaitable[None]]
 
 
 class Draft(Protocol):
@@ -66,6 +69,7 @@ class Parties:
         draft: proposes.
         target: verifies.
         store: commits.
+        rest: lets a session's caches go while no call is running; the next one makes them again where need be.
         renew_seconds: how often the lease is renewed beside the commits.
         patience: seconds in which a commit is tried again while the store is away.
     """
@@ -73,6 +77,7 @@ class Parties:
     draft: Draft
     target: Target
     store: Store
+    rest: Rest
     renew_seconds: float
     patience: float
 
@@ -97,6 +102,7 @@ class Generation:
         self._max_gamma = max_gamma
         self._first_round = session.usage.rounds
         self._distrusted = False
+        self._shown = asyncio.Event()
 
     async def run(self, show: Show) -> None:
         """Generate to the end. When it fails or is cancelled the claim on the session is given up.
@@ -128,12 +134,27 @@ class Generation:
         else:  # the tokens that were resumed end it already
             committing = self._commit_and_show(self._event((), (), None), trace.INVALID_SPAN, show)
         while self._answer.finish_reason is None:
-            committing = self._conclude(*await overlapped(committing, self._round()), show)
-        await committing
+            committing = self._conclude(*await overlapped(committing, self._round_ahead()), show)
+        await overlapped(committing, self._rest_while_unread())
 
     def _conclude(self, round_: Round, span: Span, show: Show) -> Coroutine[Any, Any, None]:
         """Apply a round; what is returned commits and shows it."""
+        self._shown.clear()
         return self._commit_and_show(self._apply(round_, span), span, show)
+
+    async def _round_ahead(self) -> tuple[Round, Span]:
+        """Make a round while the last one is committed and shown."""
+        made = await self._round()
+        await self._rest_while_unread()
+        return made
+
+    async def _rest_while_unread(self) -> None:
+        """Let the caches go if the answer is kept waiting. Text, claim and lease stay."""
+        try:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await self._shown.wait()
+        except TimeoutError:
+            await self._parties.rest(self._session)
 
     async def _round(self) -> tuple[Round, Span]:
         """Propose and verify. The span is ended by the commit, or here when there is none."""
@@ -235,6 +256,7 @@ class Generation:
         with trace.use_span(span, end_on_exit=True), tracer().start_as_current_span(names.SPAN_COMMIT):
             await self._commit()
         await show(replace(event, commit_seconds=time.monotonic() - began))
+        self._shown.set()
 
     async def _commit(self) -> None:
         """Commit, again and again for a while when the store is away: what is to be shown is held meanwhile."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from contextvars import Context
 from typing import Any
@@ -51,7 +51,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)
         self._experience = Experience()
         renew_seconds, patience = settings.lease_seconds / 3, settings.peer_wait_seconds
-        self._parties = Parties(self._draft, self._target, store, renew_seconds, patience)
+        self._parties = Parties(self._draft, self._target, store, self._rest, renew_seconds, patience)
         self._generating: set[asyncio.Task[None]] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -197,18 +197,18 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         return task
 
     def _start_release(self, session: Session) -> None:
-        """Let the caches go, kept warm until a newcomer needs the room; off the way of the answer and of its trace."""
-        self._draft.forget(session)
-        self._target.forget(session)
-        release: Coroutine[Any, Any, None] = self._release(session, keep_length=session.length)
-        task = asyncio.create_task(release, context=Context())
+        """Let the caches go, off the way of the answer and of its trace."""
+        task = asyncio.create_task(self._rest(session), context=Context())
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, session: Session, *, keep_length: int) -> None:
+    async def _rest(self, session: Session) -> None:
+        """Let the caches go, kept warm until a newcomer needs the room. No call of the session may be running."""
+        self._draft.forget(session)
+        self._target.forget(session)
         await asyncio.gather(
-            self._draft.release(session, keep_length=keep_length),
-            self._target.release(session, keep_length=keep_length),
+            self._draft.release(session, keep_length=session.length),
+            self._target.release(session, keep_length=session.length),
         )
 
 

@@ -137,7 +137,7 @@ class World:
             limit=max_new_tokens,
             token_text=lambda token: f"<{token}>",
         )
-        parties = Parties(self.draft, self.target, self.store, renew_seconds, patience)
+        parties = Parties(self.draft, self.target, self.store, self.rest, renew_seconds, patience)
         self.generation = Generation(
             self.session, self.answer, parties, policy_of(gamma, Experience(), shared=False), 16
         )
@@ -148,6 +148,9 @@ class World:
         await self.timeline.pass_by(f"show {event.index + len(event.token_ids)}")
         usage = event.ending and replace(event.ending, usage=replace(event.ending.usage))
         self.shown.append(replace(event, ending=usage))
+
+    async def rest(self, session):
+        await self.timeline.pass_by(f"rest {session.length - 3}")
 
     async def run(self):
         await self.generation.run(self.show)

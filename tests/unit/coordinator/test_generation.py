@@ -114,6 +114,34 @@ async def test_a_reader_that_does_not_read_holds_the_loop_up():
         await running
 
 
+@pytest.mark.parametrize("unread", ["show 5", "show 15"], ids=["in between", "the end"])
+async def test_caches_rest_while_nobody_reads_and_only_between_two_rounds(monkeypatch, unread):
+    monkeypatch.setattr(generation, "UNREAD_SECONDS", 0)
+    world = World(TEXT, max_new_tokens=15)
+    shown = int(unread.split()[1])
+    world.timeline.hold(unread)
+    world.timeline.hold(f"verify {shown}")
+    running = asyncio.create_task(world.run())
+    await world.timeline.reached(unread)
+    if shown < 15:
+        await world.timeline.reached("verify 5")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert "rest 5" not in world.timeline.events  # a call is running
+        world.timeline.gates["verify 5"].set()
+    await world.timeline.reached(f"rest {shown}")
+    assert not world.store.left
+    world.timeline.gates[unread].set()
+    await running
+    assert world.text == TEXT[:15]
+
+
+async def test_caches_stay_while_the_answer_is_read():
+    world = World(TEXT, max_new_tokens=15)
+    await world.run()
+    assert not [event for event in world.timeline.events if event.startswith("rest")]
+
+
 async def test_no_round_starts_after_a_finish():
     world = World([*b"abc", EOS, *b"defghij"])
     await world.run()
