@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from coordinator.text import REPLACEMENT, ByteDetokenizer, Detokenizer, RunDetokenizer
 from specdec.errors import InvalidParameter
+from specdec.vocabulary import bytes_vocabulary, vocabulary_fingerprint
 
 BYTES = "bytes"  # the tokenizer of synthetic models
 _PLACEHOLDER = "specdec-former-answer"
@@ -43,6 +44,9 @@ class Tokenizer(Protocol):
 
     def token_text(self, token: int) -> str:
         """Return the text of one token, special or not."""
+
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of what the ids [0, size) mean, as model servers give that of their model's."""
 
 
 def load_tokenizer(source: str) -> Tokenizer:
@@ -87,6 +91,10 @@ class ByteTokenizer:
     def token_text(self, token: int) -> str:
         """Return the character of a byte, or nothing."""
         return bytes([token]).decode("utf-8", "replace") if token < 256 else ""
+
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of a synthetic model's vocabulary of that size."""
+        return vocabulary_fingerprint(bytes_vocabulary(size), size)
 
 
 class ModelTokenizer:
@@ -135,6 +143,10 @@ class ModelTokenizer:
     def token_text(self, token: int) -> str:
         """Return the text of one token, special or not."""
         return str(self._backend.decode([token], skip_special_tokens=False))
+
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of what the ids [0, size) mean; a tokenizer may have others from there on."""
+        return vocabulary_fingerprint(self._tokenizer.get_vocab(), size)
 
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         if not self._tokenizer.chat_template:

@@ -105,6 +105,27 @@ async def test_a_draft_of_another_vocabulary_is_refused_and_nothing_served(redis
             await running.health(NOT_SERVING)
 
 
+async def test_a_target_of_another_vocabulary_than_the_tokenizer_is_refused_until_one_fits(redis_url, held_port):
+    """Else a forgotten COORDINATOR_TOKENIZER serves nonsense, and says that it is well."""
+    async with (
+        serving(FakeTarget(model_fingerprint="m2", vocabulary_fingerprint="v2")) as target,
+        AsyncExitStack() as stack,
+    ):
+        running = await stack.enter_async_context(
+            coordinating(redis_url, [address(target), f"127.0.0.1:{held_port}"], [], tokenizer="bytes")
+        )
+        targets = running.fleet.targets
+        await targets.wait_for(lambda: any(each.refusal for each in targets.answering()), 30)
+        error = await refusal(running, request())
+        assert (error.code, error.reason) == ("FAILED_PRECONDITION", "FINGERPRINT_MISMATCH")
+        assert error.message == "every target is refused: the vocabulary of fake is not that of COORDINATOR_TOKENIZER"
+        await running.health(NOT_SERVING)
+        await stack.enter_async_context(serving(FakeTarget(), held_port))
+        await running.health(SERVING)
+        assert tokens_of(await running.generate(request())) == continuation(b"hi", 12)
+        assert [each.address for each in targets.usable()] == [f"127.0.0.1:{held_port}"]
+
+
 async def test_one_draft_that_matches_is_enough(redis_url):
     wrong, right = FakeDraft(vocabulary_fingerprint="v2"), FakeDraft()
     async with (
