@@ -99,7 +99,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     measurement.observe(event)
                     yield to_response(session, event)
         finally:
-            describe_usage(session)
+            describe_usage(session, started)
 
     async def GetSession(  # noqa: N802
         self,

@@ -6,8 +6,10 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+from structlog.testing import capture_logs
 
 from coordinator import fleet
+from specdec.serving import telemetry
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
@@ -289,7 +291,7 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
     ):
         await usable(running.fleet.drafts, 1)
         await running.health(SERVING)
-        with recorded_spans() as exporter:
+        with recorded_spans() as exporter, capture_logs(processors=[telemetry._add_span]) as lines:
             await running.generate(request(8, session_id="s"))
             for server in (running.server, target, draft):
                 await server._calls.idle.wait()  # the handlers have ended their spans
@@ -317,6 +319,13 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
     assert root.attributes["gen_ai.response.finish_reasons"] == ("length",)
     text = bytes(continuation(b"hi", 8)).decode()
     assert not any(text in str(value) for span in mine for value in span.attributes.values())
+    [line] = [each for each in lines if each["event"] == "answer ended"]
+    assert int(line["trace_id"], 16) == root.context.trace_id
+    told = {name: line[name] for name in ("log_level", "session", "tokens", "rounds", "finish_reason")}
+    rounds_in_all = root.attributes["specdec.rounds"]
+    expected = {"log_level": "info", "session": "s", "tokens": 8, "rounds": rounds_in_all, "finish_reason": "length"}
+    assert told == expected
+    assert text not in str(line)
 
 
 async def test_a_deleted_session_is_freed_wherever_it_may_be(redis_url):
