@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any
 
-from coordinator.requests import Served, check_session, encode_input, resolve_params, resolve_speculation
+from coordinator.encoding import Encoding
+from coordinator.requests import Served, check_session, resolve_params, resolve_speculation
 from coordinator.session import Session, SessionState, TokenSource, Usage
 from coordinator.session_store import SessionStore
 from specdec.errors import PeerUnavailable, SessionBusy, SessionNotFound
@@ -14,7 +15,7 @@ from specdec.v1 import generation_pb2
 
 
 async def open_session(
-    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     """Open the session of a request that ``check_request`` has passed.
 
@@ -32,16 +33,16 @@ async def open_session(
         found = None
     check_session(request, found, served)
     if found is None:
-        return await _create(request, principal, served, store)
-    return await _continue(request, found, served, store)
+        return await _create(request, principal, served, store, encoding)
+    return await _continue(request, found, served, store, encoding)
 
 
 async def _create(
-    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     params = resolve_params(request, served)
     speculation = resolve_speculation(request, served.max_gamma)
-    tokens = await asyncio.to_thread(encode_input, request, served, [])
+    tokens = await encoding.encode(request, served, [])
     session = Session(
         session_id=request.session_id or secrets.token_hex(16),
         principal=principal,
@@ -63,13 +64,13 @@ async def _create(
 
 
 async def _continue(
-    request: generation_pb2.GenerateRequest, found: Session, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, found: Session, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     params = resolve_params(request, served, found.params.seed)
     speculation = resolve_speculation(request, served.max_gamma)
     if found.state is SessionState.RUNNING:
         raise SessionBusy(f"session {found.session_id} is running")
-    tokens = await asyncio.to_thread(encode_input, request, served, found.tokens)
+    tokens = await encoding.encode(request, served, found.tokens)
     session = await _claim(store, store.take(found.session_id, found.principal, secrets.token_hex(16)))
     try:
         if session.length != found.length:

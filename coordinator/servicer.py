@@ -11,6 +11,7 @@ from coordinator.answer import Answer
 from coordinator.answer_span import describe_request, describe_usage
 from coordinator.deadline import deadline_of, ending_before
 from coordinator.doors import Doors
+from coordinator.encoding import Encoding
 from coordinator.experience import Experience
 from coordinator.fleet import Fleet
 from coordinator.gamma import Policy, may_share, policy_of
@@ -49,6 +50,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._doors = Doors(settings)
         self._draft = DraftClients(fleet.drafts)
         self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)
+        self._encoding = Encoding()
         self._experience = Experience()
         renew_seconds, patience = settings.lease_seconds / 3, settings.peer_wait_seconds
         self._parties = Parties(self._draft, self._target, store, self._rest, renew_seconds, patience)
@@ -84,7 +86,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         with opening:
             async with ending_before(deadline):
                 served = await self._fleet.served(self._settings.peer_wait_seconds)
-                session = await open_session(request, principal, served, self._store)
+                session = await open_session(request, principal, served, self._store, self._encoding)
         session.deadline = deadline
         name_session(session.session_id)
         describe_request(request, session, served)
@@ -111,8 +113,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         session = await self._store.read(check_session_id(request.session_id), caller.principal)
         served = await self._fleet.served(self._settings.peer_wait_seconds)
         same = session.model_fingerprint == served.model.model_fingerprint
-        text = "".join(_begin(session, served).take(session.answer)) if same else ""
-        return to_session_response(session, text)
+        texts = await asyncio.to_thread(_begin(session, served).take, session.answer) if same else []
+        return to_session_response(session, "".join(texts))
 
     async def DeleteSession(  # noqa: N802
         self,

@@ -42,9 +42,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         idle: set while no handler is running.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[Any], None]) -> None:
+        """Refuse what ``check`` refuses of the requests, as they are read."""
         self.idle = asyncio.Event()
         self.idle.set()
+        self._check = check
         self._running = 0
         self._between: set[asyncio.Timeout] = set()  # of the streams that wait for a request
         self._closing = False
@@ -79,7 +81,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 carrier = getattr(request, "trace_context", {})
                 await self._serve(path, carrier, context, _write_one(handler.stream_stream, request, context))
 
-        codec = (readable_or_error(handler.request_deserializer), handler.response_serializer)
+        codec = (readable_or_error(handler.request_deserializer, self._check), handler.response_serializer)
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(sequence, *codec)
         if handler.response_streaming:

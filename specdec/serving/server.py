@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from specdec.serving import telemetry
 from specdec.serving.interceptor import CallInterceptor
+from specdec.serving.reading import anything_goes
 from specdec.serving.settings import ServiceSettings
 from specdec.serving.tls import server_credentials
 from specdec.serving.watches import WatchInterceptor
@@ -83,12 +84,21 @@ class Server:
         health_port: where it listens for probes of health in plaintext, 0 for nowhere, from ``start`` on.
     """
 
-    def __init__(self, settings: ServiceSettings, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        registry: CollectorRegistry,
+        *,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+        check: Callable[[Any], None] = anything_goes,
+    ) -> None:
         """Make a server; inside the running event loop, whose it is.
 
         Args:
             settings: host, ports, TLS and seconds to drain.
             registry: what Prometheus gets to see.
+            max_request_bytes: a larger request is refused unread, with RESOURCE_EXHAUSTED.
+            check: raises InvalidParameter for a request to be refused as it is read.
         """
         self.port = 0
         self.metrics_port = 0
@@ -96,8 +106,9 @@ class Server:
         self._settings = settings
         self._registry = registry
         self._watches = WatchInterceptor()
-        self._calls = CallInterceptor()
-        self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=SERVER_OPTIONS)
+        self._calls = CallInterceptor(check)
+        options = {**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": max_request_bytes}
+        self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=tuple(options.items()))
         self._health = health.aio.HealthServicer()
         self._metrics: telemetry.MetricsServer | None = None
         self._probed: grpc.aio.Server | None = None
