@@ -263,10 +263,12 @@ class Generation:
         clock = asyncio.get_running_loop().time
         until = clock() + self._parties.patience
         while True:
+            began = clock()
             try:
                 await self._parties.store.commit(self._session)
             except PeerUnavailable as error:
-                if clock() >= until or being_cancelled():
+                lasted = clock() - began  # as another try may
+                if clock() + lasted >= until or being_cancelled():
                     raise
                 logger.warning("not committed yet", session=self._session.session_id, why=error.message)
                 await asyncio.sleep(COMMIT_AGAIN_SECONDS)

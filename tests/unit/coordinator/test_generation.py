@@ -173,6 +173,23 @@ async def test_output_is_held_while_the_store_is_away_and_goes_on_when_it_is_bac
     assert "propose 10" not in events[:first]
 
 
+async def test_a_commit_is_not_tried_again_when_there_is_no_time_for_another_try_like_the_last(monkeypatch):
+    world = World(TEXT, patience=60)
+    clock, late = asyncio.get_running_loop().time, 0.0
+
+    async def hanging(session):
+        nonlocal late
+        late += 40
+        raise PeerUnavailable("redis has not answered")
+
+    world.store.commit = hanging
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + late)
+    with pytest.raises(PeerUnavailable):
+        await world.run()
+    assert late == 40
+    assert world.store.left
+
+
 async def test_a_draft_that_fails_means_rounds_without_draft_tokens():
     world = World([*b"abcd", EOS])
     world.draft.fallback = Fallback.DRAFT_OVERLOADED
