@@ -35,6 +35,7 @@ class Replicas:
     Attributes:
         service: "draft" or "target".
         path: the gRPC service's full name.
+        places: where they are, as the settings name them.
         silence: seconds after which only a failure explains that a call is not answered.
     """
 
@@ -61,7 +62,7 @@ class Replicas:
         self.path = f"specdec.v1.{service.capitalize()}Service"
         self.silence = silence
         self._stub = stub
-        self._places = places
+        self.places = places
         self._open_channel = open_channel
         self._found: dict[str, Sequence[str]] = {}
         self._replicas: dict[str, Replica] = {}
@@ -77,7 +78,7 @@ class Replicas:
                 ValueError of it means that the replica cannot be used yet; it is asked again.
         """
         self._decide = decide
-        for place in self._places:
+        for place in self.places:
             if is_name(place):
                 self._start(self._keep_finding(place))
             else:
