@@ -12,7 +12,7 @@ from specdec.errors import PeerUnavailable, SpecdecError
 
 MOMENT_SECONDS = 2.0  # in which a Redis that is there has taken it, and after which nobody waits for it any longer
 MOMENT_SHARE = 0.8  # of the client's time that is left: it has yet to be told how its answer ended
-AGAIN_SECONDS = 0.5
+AGAIN_SECONDS = 0.5  # and twice as long each time: a Redis that comes back has others to serve as well
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -52,13 +52,14 @@ class Leaving:
 
     async def _try(self, session: Session, give_up: GiveUp) -> None:
         clock = asyncio.get_running_loop().time
-        until = clock() + self._lease_seconds
+        until, pause = clock() + self._lease_seconds, AGAIN_SECONDS
         while True:
             try:
                 await give_up(session)
             except SpecdecError as error:
                 if isinstance(error, PeerUnavailable) and clock() < until and not being_cancelled():
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    await asyncio.sleep(pause)
+                    pause *= 2
                     continue
                 logger.warning("a claim was not given up", session=session.session_id, why=error.message)
             return
