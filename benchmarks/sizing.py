@@ -1,8 +1,9 @@
 """How many pods a rate of answers needs, and what each gamma gives. Pure; all computed, nothing measured.
 
 An engine runs pass after pass and takes along what waits: a pod's capacity is the sessions of a pass by the time of a
-pass, and a call that comes while one runs waits for half of it in the mean. Acceptance is one rate for all positions;
-where it falls with the position, long proposals are worth less than this says.
+pass, and a call that comes while one runs waits for half of it in the mean. Prompts are read beside the passes, each by
+itself, and every answer that runs takes one of a pod's sessions; the room of caches in tokens is not counted.
+Acceptance is one rate for all positions; where it falls with the position, long proposals are worth less than that.
 """
 
 import math
@@ -53,11 +54,21 @@ class Need:
         rate: answers a second.
         tokens: of an answer.
         busy: share of a pod's capacity that is planned with; the rest is for peaks.
+        sessions: that a pod has room for.
+        prompt_ms: a target's work on one prompt, in milliseconds.
+        draft_prompt_ms: a draft's.
     """
 
     rate: float
     tokens: int
     busy: float
+    sessions: int = 64
+    prompt_ms: float = 0.0
+    draft_prompt_ms: float = 0.0
+
+    def prompts(self, milliseconds: float) -> float:
+        """Return how many pods are kept busy by prompts alone, each of which takes so long."""
+        return self.rate * milliseconds / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +100,47 @@ class Sizing:
 
 def sizing(pair: Pair, need: Need, gamma: int) -> Sizing:
     """Return what gamma draft tokens a round take and give."""
-    costs, tokens = pair.costs(gamma), expected_tokens(alike(pair.alpha, gamma))
-    verify = costs.verify if gamma else costs.plain
-    rounds = need.rate * need.tokens / tokens / 1000  # a millisecond
-    target_pods = max(1, math.ceil(rounds * verify / pair.target_batch / need.busy))
-    draft_pods = max(1, math.ceil(rounds * gamma * pair.draft_ms / pair.draft_batch / need.busy)) if gamma else 0
-    waiting = min(1.0, rounds * verify / target_pods) * verify / 2
-    if gamma:
-        waiting += min(1.0, rounds * gamma * pair.draft_ms / draft_pods) * pair.draft_ms / 2
-    token_ms = (costs.round(gamma) + waiting) / tokens
-    answer_s = need.tokens * token_ms / 1000
+    tokens, verify = expected_tokens(alike(pair.alpha, gamma)), _verify_ms(pair, gamma)
+    rounds = _rounds(pair, need, gamma)
+    target = rounds * verify / pair.target_batch + need.prompts(need.prompt_ms)
+    draft = rounds * gamma * pair.draft_ms / pair.draft_batch + need.prompts(need.draft_prompt_ms)
+    target_pods = max(1, math.ceil(target / need.busy))
+    draft_pods = max(1, math.ceil(draft / need.busy)) if gamma else 0
+    least = math.ceil(need.rate * _answer_s(pair, need, gamma, target_pods, draft_pods) / need.sessions)
+    target_pods, draft_pods = max(target_pods, least), max(draft_pods, least) if gamma else 0
+    answer_s = _answer_s(pair, need, gamma, target_pods, draft_pods)  # with more pods it can only be shorter
+    left = target_pods - need.prompts(need.prompt_ms)
     return Sizing(
         gamma=gamma,
         tokens_a_round=tokens,
         target_pods=target_pods,
         draft_pods=draft_pods,
-        token_ms=token_ms,
+        token_ms=answer_s * 1000 / need.tokens,
         answer_s=answer_s,
         speedup=pair.speedup(gamma),
         answers_at_once=need.rate * answer_s,
-        most_tokens_a_second=target_pods * pair.target_batch * tokens / verify * 1000,
+        most_tokens_a_second=left * pair.target_batch * tokens / verify * 1000,
     )
+
+
+def _verify_ms(pair: Pair, gamma: int) -> float:
+    costs = pair.costs(gamma)
+    return costs.verify if gamma else costs.plain
+
+
+def _rounds(pair: Pair, need: Need, gamma: int) -> float:
+    """Return the rounds of a millisecond."""
+    return need.rate * need.tokens / expected_tokens(alike(pair.alpha, gamma)) / 1000
+
+
+def _answer_s(pair: Pair, need: Need, gamma: int, target_pods: int, draft_pods: int) -> float:
+    """Return the seconds of an answer with so many pods, waiting for passes of others included."""
+    verify, rounds = _verify_ms(pair, gamma), _rounds(pair, need, gamma)
+    waiting = min(1.0, rounds * verify / target_pods) * verify / 2
+    if gamma:
+        waiting += min(1.0, rounds * gamma * pair.draft_ms / draft_pods) * pair.draft_ms / 2
+    round_ms = pair.costs(gamma).round(gamma) + waiting
+    return need.tokens * round_ms / expected_tokens(alike(pair.alpha, gamma)) / 1000
 
 
 def best(sizings: list[Sizing]) -> Sizing:

@@ -67,6 +67,7 @@ class Conversation:
         self._display = display
         # Committed tokens; None where only the server knows: another's session, or an answer that broke off.
         self._length: int | None = None if options.session_id else 0
+        self._shown_length = 0  # that many at least, from what has been shown: a server that holds fewer has lost some
 
     def say(self, message: str) -> None:
         """Send a message and show the answer. Ctrl-C stops the answer, not the conversation.
@@ -79,13 +80,14 @@ class Conversation:
             length = self._length if self._length is not None else self._settled_length()
             request = base_request(self._options, self.session_id, length)
             request.messages.add(role="user", content=valid_text(message, "message"))
-            self._length = None
+            self._length, self._shown_length = None, length
             show_answer(self._coordinators, request, self._display, measurement, self._options.timeout)
             self._length = measurement.session_length
         except KeyboardInterrupt:
             self._display.note("(stopped)")
         finally:
             if measurement.tokens:
+                self._shown_length += measurement.tokens
                 self.measurements.append(measurement)
 
     def report(self) -> None:
@@ -95,14 +97,20 @@ class Conversation:
             self._display.note(f"session {self.session_id}")
 
     def _settled_length(self) -> int:
-        """Committed tokens once nobody works on the session: a stopped answer takes a moment to end."""
+        """Committed tokens once nobody works on the session: a stopped answer takes a moment to end.
+
+        Raises:
+            RequestFailed: it does not end, or the session no longer holds what has been shown.
+        """
         give_up = time.monotonic() + SETTLE_SECONDS
         while True:
             session = self._coordinators.session(self.session_id)
-            if session is None:
-                return 0
-            if session.state != v1.SESSION_STATE_RUNNING:
-                return len(session.token_ids)
+            if session is None or session.state != v1.SESSION_STATE_RUNNING:
+                length = len(session.token_ids) if session else 0
+                if length < self._shown_length:
+                    message = f"session {self.session_id} was lost or deleted; a message would begin a new conversation"
+                    raise RequestFailed("ABORTED", message)
+                return length
             if time.monotonic() > give_up:
                 raise RequestFailed("ABORTED", f"session {self.session_id} is still answering elsewhere")
             time.sleep(POLL_SECONDS)

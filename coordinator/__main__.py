@@ -9,6 +9,7 @@ from coordinator.channels import channel_opener
 from coordinator.fleet import Fleet
 from coordinator.metrics import Metrics
 from coordinator.replicas import Replicas
+from coordinator.requests import check_counts
 from coordinator.servicer import GenerationServicer
 from coordinator.session_store import SessionStore
 from coordinator.settings import CoordinatorSettings
@@ -41,6 +42,11 @@ def make_store(settings: CoordinatorSettings) -> SessionStore:
     )
 
 
+def make_server(settings: CoordinatorSettings, registry: CollectorRegistry) -> Server:
+    """Make the server that the settings name; inside the running event loop."""
+    return Server(settings, registry, max_request_bytes=settings.max_request_bytes, check=check_counts)
+
+
 async def serve(settings: CoordinatorSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     telemetry.configure("specdec-coordinator", settings.log_level)
@@ -48,7 +54,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     store = make_store(settings)
     fleet = make_fleet(settings)
     servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
-    server = Server(settings, registry)
+    server = make_server(settings, registry)
     add_GenerationServiceServicer_to_server(servicer, server)
     server.end_on_signals()
     await server.start()

@@ -1,7 +1,8 @@
 """The loop of an answer: propose, verify, cut, commit, show. Knows neither gRPC nor Redis.
 
 The commit of a round overlaps the whole of the next round; at most one round is uncommitted, none starts after a
-finish, and nothing is shown that is not committed. A reader that does not read holds the loop up.
+finish, and nothing is shown that is not committed. A reader that does not read holds the loop up; others may have the
+room of its caches meanwhile.
 """
 
 import asyncio
@@ -19,16 +20,18 @@ from coordinator.answer import Answer
 from coordinator.gamma import Policy, within_answer
 from coordinator.rounds import Drafted, Ending, Event, Fallback, Round, Verdict, count
 from coordinator.session import Session
-from coordinator.tasks import Result, overlapped, stop, undisturbed
-from specdec.errors import InvalidProposal, PeerUnavailable, SpecdecError, StaleFence
+from coordinator.tasks import Result, being_cancelled, overlapped, stop
+from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
 from specdec.serving import names
 from specdec.serving.telemetry import tracer
 
 COMMIT_AGAIN_SECONDS = 0.2
+UNREAD_SECONDS = 5.0  # longer than a network stutters, and shorter than newcomers that are refused are patient
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 Show = Callable[[Event], Awaitable[None]]
+Rest = Callable[[Session], Awaitable[None]]
 
 
 class Draft(Protocol):
@@ -54,7 +57,7 @@ class Store(Protocol):
 
     async def commit(self, session: Session) -> None: ...  # noqa: D102
     async def renew(self, session: Session) -> None: ...  # noqa: D102
-    async def interrupt(self, session: Session) -> None: ...  # noqa: D102
+    async def leave(self, session: Session) -> None: ...  # noqa: D102
     async def resume(self, session_id: str, principal: str, owner: str, *, above: int) -> Session: ...  # noqa: D102
 
 
@@ -66,6 +69,7 @@ class Parties:
         draft: proposes.
         target: verifies.
         store: commits.
+        rest: lets a session's caches go while no call is running; the next one makes them again where need be.
         renew_seconds: how often the lease is renewed beside the commits.
         patience: seconds in which a commit is tried again while the store is away.
     """
@@ -73,6 +77,7 @@ class Parties:
     draft: Draft
     target: Target
     store: Store
+    rest: Rest
     renew_seconds: float
     patience: float
 
@@ -97,6 +102,7 @@ class Generation:
         self._max_gamma = max_gamma
         self._first_round = session.usage.rounds
         self._distrusted = False
+        self._shown = asyncio.Event()
 
     async def run(self, show: Show) -> None:
         """Generate to the end. When it fails or is cancelled the claim on the session is given up.
@@ -116,7 +122,7 @@ class Generation:
             await working
         except BaseException:
             await stop(working, leasing)
-            await undisturbed(self._give_up())
+            await self._parties.store.leave(self._session)
             raise
         finally:
             self._policy.close()
@@ -128,12 +134,27 @@ class Generation:
         else:  # the tokens that were resumed end it already
             committing = self._commit_and_show(self._event((), (), None), trace.INVALID_SPAN, show)
         while self._answer.finish_reason is None:
-            committing = self._conclude(*await overlapped(committing, self._round()), show)
-        await committing
+            committing = self._conclude(*await overlapped(committing, self._round_ahead()), show)
+        await overlapped(committing, self._rest_while_unread())
 
     def _conclude(self, round_: Round, span: Span, show: Show) -> Coroutine[Any, Any, None]:
         """Apply a round; what is returned commits and shows it."""
+        self._shown.clear()
         return self._commit_and_show(self._apply(round_, span), span, show)
+
+    async def _round_ahead(self) -> tuple[Round, Span]:
+        """Make a round while the last one is committed and shown."""
+        made = await self._round()
+        await self._rest_while_unread()
+        return made
+
+    async def _rest_while_unread(self) -> None:
+        """Let the caches go if the answer is kept waiting. Text, claim and lease stay."""
+        try:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await self._shown.wait()
+        except TimeoutError:
+            await self._parties.rest(self._session)
 
     async def _round(self) -> tuple[Round, Span]:
         """Propose and verify. The span is ended by the commit, or here when there is none."""
@@ -235,16 +256,19 @@ class Generation:
         with trace.use_span(span, end_on_exit=True), tracer().start_as_current_span(names.SPAN_COMMIT):
             await self._commit()
         await show(replace(event, commit_seconds=time.monotonic() - began))
+        self._shown.set()
 
     async def _commit(self) -> None:
         """Commit, again and again for a while when the store is away: what is to be shown is held meanwhile."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._parties.patience
         while True:
+            began = clock()
             try:
-                await undisturbed(self._parties.store.commit(self._session))
+                await self._parties.store.commit(self._session)
             except PeerUnavailable as error:
-                if clock() >= until:
+                lasted = clock() - began  # as another try may
+                if clock() + lasted >= until or being_cancelled():
                     raise
                 logger.warning("not committed yet", session=self._session.session_id, why=error.message)
                 await asyncio.sleep(COMMIT_AGAIN_SECONDS)
@@ -252,17 +276,9 @@ class Generation:
                 return
 
     async def _keep_lease(self) -> None:
-        task = asyncio.current_task()
-        # A library that turns a cancellation into an error of its own must not keep this going.
-        while self._session.finish_reason is None and not (task and task.cancelling()):
+        while self._session.finish_reason is None and not being_cancelled():
             await asyncio.sleep(self._parties.renew_seconds)
             try:
                 await self._parties.store.renew(self._session)
             except PeerUnavailable as error:  # the commits find out whether it stays away
                 logger.warning("the lease could not be renewed", session=self._session.session_id, why=error.message)
-
-    async def _give_up(self) -> None:
-        try:
-            await self._parties.store.interrupt(self._session)
-        except SpecdecError as error:  # then the lease runs out by itself
-            logger.warning("the claim could not be given up", session=self._session.session_id, why=error.message)

@@ -69,9 +69,10 @@ class Metrics:
             self.fallbacks.labels(reason.name.lower())
 
     def watch(self, fleet: Fleet) -> None:
-        """Show how many replicas of a fleet can be used, at any time."""
+        """Show how many replicas of a fleet can be used, at any time; nothing of a service that none is named of."""
         for replicas in (fleet.targets, fleet.drafts):
-            self._usable.labels(replicas.service).set_function(partial(_count_usable, replicas))
+            if replicas.places:
+                self._usable.labels(replicas.service).set_function(partial(_count_usable, replicas))
 
 
 class Measurement:

@@ -75,7 +75,7 @@ class DraftClients(SessionClients):
         self.forget(session)
         logger.warning("no proposal", session=session.session_id, reason=error.reason, why=error.message)
         if type(error) is SpecdecError:  # no refusal of this session's call: it is broken for all
-            self._replicas.lost(replica)
+            self._replicas.lost(replica, error.message)
 
 
 class TargetClients(SessionClients):
@@ -122,7 +122,7 @@ class TargetClients(SessionClients):
             except SpecdecError as error:
                 self.forget(session)
                 if type(error) is SpecdecError:
-                    self._replicas.failed(replica)
+                    self._replicas.failed(replica, error.message)
                 raise
             else:
                 return _verdict(response, proposal, time.monotonic() - started)

@@ -5,17 +5,17 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any
 
-from coordinator.requests import Served, check_session, encode_input, resolve_params, resolve_speculation
+from coordinator.encoding import Encoding
+from coordinator.requests import Served, check_session, resolve_params, resolve_speculation
 from coordinator.session import Session, SessionState, TokenSource, Usage
 from coordinator.session_store import SessionStore
-from coordinator.tasks import undisturbed
-from specdec.errors import SessionBusy, SessionNotFound
+from specdec.errors import PeerUnavailable, SessionBusy, SessionNotFound
 from specdec.fence import Fence
 from specdec.v1 import generation_pb2
 
 
 async def open_session(
-    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     """Open the session of a request that ``check_request`` has passed.
 
@@ -33,16 +33,16 @@ async def open_session(
         found = None
     check_session(request, found, served)
     if found is None:
-        return await _create(request, principal, served, store)
-    return await _continue(request, found, served, store)
+        return await _create(request, principal, served, store, encoding)
+    return await _continue(request, found, served, store, encoding)
 
 
 async def _create(
-    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, principal: str, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     params = resolve_params(request, served)
     speculation = resolve_speculation(request, served.max_gamma)
-    tokens = await asyncio.to_thread(encode_input, request, served, [])
+    tokens = await encoding.encode(request, served, [])
     session = Session(
         session_id=request.session_id or secrets.token_hex(16),
         principal=principal,
@@ -57,20 +57,20 @@ async def _create(
     )
     try:
         await store.create(session)
-    except asyncio.CancelledError:  # it may have been created
-        await undisturbed(store.interrupt(session))
+    except (asyncio.CancelledError, PeerUnavailable):  # it may have been created
+        store.withdraw(session)
         raise
     return session
 
 
 async def _continue(
-    request: generation_pb2.GenerateRequest, found: Session, served: Served, store: SessionStore
+    request: generation_pb2.GenerateRequest, found: Session, served: Served, store: SessionStore, encoding: Encoding
 ) -> Session:
     params = resolve_params(request, served, found.params.seed)
     speculation = resolve_speculation(request, served.max_gamma)
     if found.state is SessionState.RUNNING:
         raise SessionBusy(f"session {found.session_id} is running")
-    tokens = await asyncio.to_thread(encode_input, request, served, found.tokens)
+    tokens = await encoding.encode(request, served, found.tokens)
     session = await _claim(store, store.take(found.session_id, found.principal, secrets.token_hex(16)))
     try:
         if session.length != found.length:
@@ -78,7 +78,7 @@ async def _continue(
         session.params, session.speculation = params, speculation
         await store.begin_answer(session, tokens)
     except BaseException:
-        await undisturbed(store.interrupt(session))
+        await store.leave(session)
         raise
     return session
 
@@ -92,17 +92,20 @@ async def _resume(
         return found
     session = await _claim(store, store.resume(request.session_id, principal, secrets.token_hex(16)))
     if session.finish_reason is not None:  # finished meanwhile
-        await store.interrupt(session)
+        await store.leave(session)
     return session
 
 
 async def _claim(store: SessionStore, claiming: Coroutine[Any, Any, Session]) -> Session:
-    """Await a claim; a caller that leaves meanwhile does not keep it."""
+    """Await a claim; a caller that leaves meanwhile does not wait for it and does not keep it."""
     task = asyncio.create_task(claiming)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.gather(asyncio.shield(task), return_exceptions=True)
-        if task.exception() is None:
-            await undisturbed(store.interrupt(task.result()))
+        task.add_done_callback(lambda done: _give_back(store, done))
         raise
+
+
+def _give_back(store: SessionStore, claim: asyncio.Task[Session]) -> None:
+    if not claim.cancelled() and claim.exception() is None:
+        store.withdraw(claim.result())

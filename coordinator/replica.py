@@ -14,6 +14,7 @@ from specdec.wire import fence_to_message
 
 INFO_TIMEOUT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
+TRIES_UNSAID = 10
 LONGEST_RETRY_SECONDS = 30.0  # no longer: a restart is noticed after it at the latest
 
 
@@ -29,6 +30,8 @@ class Replica:
         refusal: why what it serves is not used; empty when it is, None while that is not decided.
         failures: calls that have failed in a row, as they do when it is gone, hangs or is broken.
         following: the task that follows it.
+        tries_unsaid: failed tries until the log says that it is away: many at first, one once it has answered.
+        trouble: what the log has said last of why it cannot be used.
     """
 
     address: str
@@ -38,6 +41,8 @@ class Replica:
     refusal: str | None = None
     failures: int = 0
     following: asyncio.Task[None] | None = None
+    tries_unsaid: int = TRIES_UNSAID
+    trouble: str = ""
 
     @property
     def has_no_vocabulary(self) -> bool:

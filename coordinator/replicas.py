@@ -35,6 +35,7 @@ class Replicas:
     Attributes:
         service: "draft" or "target".
         path: the gRPC service's full name.
+        places: where they are, as the settings name them.
         silence: seconds after which only a failure explains that a call is not answered.
     """
 
@@ -61,7 +62,7 @@ class Replicas:
         self.path = f"specdec.v1.{service.capitalize()}Service"
         self.silence = silence
         self._stub = stub
-        self._places = places
+        self.places = places
         self._open_channel = open_channel
         self._found: dict[str, Sequence[str]] = {}
         self._replicas: dict[str, Replica] = {}
@@ -77,7 +78,7 @@ class Replicas:
                 ValueError of it means that the replica cannot be used yet; it is asked again.
         """
         self._decide = decide
-        for place in self._places:
+        for place in self.places:
             if is_name(place):
                 self._start(self._keep_finding(place))
             else:
@@ -111,21 +112,21 @@ class Replicas:
         async with self._changes:
             self._changes.notify_all()
 
-    def lost(self, replica: Replica) -> None:
-        """Take a replica whose call failed as away until it says otherwise."""
+    def lost(self, replica: Replica, why: str) -> None:
+        """Take a replica whose call failed, and why, as away until it says otherwise."""
         if self._replicas.get(replica.address) is not replica:  # DNS has dropped it meanwhile
             return
         if replica.model is not None:  # else others have noticed the same before
             replica.failures += 1
-            logger.warning("replica is away", service=self.service, address=replica.address, failures=replica.failures)
+            self._say_away(replica, why)
         self._follow(replica)
 
-    def failed(self, replica: Replica) -> None:
-        """Note that a call failed through no fault of its own. A replica that does nothing else is lost."""
+    def failed(self, replica: Replica, why: str) -> None:
+        """Note that a call failed, and why, through no fault of its own. A replica that does nothing else is lost."""
         if replica.failures + 1 < FAILURES_OF_A_BROKEN_ONE:
             replica.failures += 1
         else:
-            self.lost(replica)
+            self.lost(replica, why)
 
     async def _keep_finding(self, name: str) -> None:
         """Follow what DNS says of a name as long as the process lives; when it says nothing, what it said holds."""
@@ -180,26 +181,48 @@ class Replicas:
         await replica.channel.close()
 
     async def _attempt(self, work: Awaitable[None], replica: Replica) -> None:
+        """Do what may fail, and say why it did, unless the log has said it."""
         try:
             await work
         except grpc.aio.AioRpcError as error:
-            logger.debug("replica does not answer", service=self.service, address=replica.address, why=str(error))
-        except (SpecdecError, OSError, ValueError) as error:
-            logger.warning("replica cannot be used", service=self.service, address=replica.address, why=str(error))
-        except Exception:
-            logger.exception("replica cannot be used", service=self.service, address=replica.address)
+            self._say_away(replica, f"{error.code().name}: {error.details()}")
+        except SpecdecError as error:
+            self._say_away(replica, error.message)
+        except (OSError, ValueError) as error:
+            if _is_news(replica, error):
+                logger.warning("replica cannot be used", service=self.service, address=replica.address, why=str(error))
+        except Exception as error:
+            if _is_news(replica, error):
+                logger.exception("replica cannot be used", service=self.service, address=replica.address)
+
+    def _say_away(self, replica: Replica, why: str) -> None:
+        """Say that a replica is away: once, when it was there; of one that never was, after some tries."""
+        replica.tries_unsaid -= 1
+        if replica.tries_unsaid == 0:
+            logger.warning("replica is away", service=self.service, address=replica.address, why=why)
 
     async def _watch(self, replica: Replica) -> None:
         """Follow the health of a replica until the stream breaks."""
         watch = health_pb2_grpc.HealthStub(replica.channel).Watch(health_pb2.HealthCheckRequest())
         try:
             async for status in watch:
-                serving = status.status == health_pb2.HealthCheckResponse.SERVING
-                model = await replica.ask_model(self.silence) if serving else None
-                replica.model, replica.refusal = model, None
+                if status.status == health_pb2.HealthCheckResponse.SERVING:
+                    replica.model, replica.refusal = await replica.ask_model(self.silence), None
+                    replica.tries_unsaid = 1
+                else:
+                    replica.model = None
+                    self._say_away(replica, "it is not serving")
                 await self._decide()
+                replica.trouble = ""
+            self._say_away(replica, "it has stopped")
         finally:
             watch.cancel()
+
+
+def _is_news(replica: Replica, error: Exception) -> bool:
+    """Whether the log has not said this of a replica last."""
+    before, replica.trouble = replica.trouble, repr(error)
+    return replica.trouble != before
 
 
 async def _decide_nothing() -> None:

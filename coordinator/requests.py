@@ -1,6 +1,7 @@
 """What a GenerateRequest asks for: its rules, its parameters, its tokens. Every error names the field at fault."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,15 @@ import structlog
 from coordinator.session import Session, Speculation
 from coordinator.tokenizer import Tokenizer
 from specdec.errors import DataLost, FingerprintMismatch, InvalidParameter, LengthMismatch, SpecdecError
-from specdec.parameters import SamplingParams
+from specdec.parameters import MAX_BIASED_TOKENS, MAX_STOP_TOKEN_IDS, MAX_STOPS, SamplingParams
 from specdec.v1 import common_pb2, generation_pb2
 from specdec.wire import check_session_id, verification_from_message
 
 logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _INPUTS = ("prompt", "token_ids", "messages")
+MAX_MESSAGES = 16384
+_MOST = {"stop": MAX_STOPS, "stop_token_ids": MAX_STOP_TOKEN_IDS, "logit_bias": MAX_BIASED_TOKENS}
 _MULTIPLE = ("logit_bias", "stop", "stop_token_ids")  # fields without presence: empty means unset
 
 
@@ -34,6 +37,25 @@ class Served:
     tokenizer: Tokenizer
     max_gamma: int
     max_new_tokens: int
+
+
+def check_counts(request: Any) -> None:
+    """Refuse a GenerateRequest of more parts than any may have, by their numbers alone.
+
+    A part of two bytes takes some sixty once it is read, and as many again in Python: nothing may be copied before.
+    Requests of other types have no parts.
+
+    Raises:
+        InvalidParameter: it has.
+    """
+    if not isinstance(request, generation_pb2.GenerateRequest):
+        return
+    for name, most in _MOST.items():
+        if len(getattr(request.sampling_params, name)) > most:
+            field = f"sampling_params.{name}"
+            raise InvalidParameter(f"{field} holds at most {most}", field=field)
+    if len(request.messages) > MAX_MESSAGES:
+        raise InvalidParameter(f"messages holds at most {MAX_MESSAGES}", field="messages")
 
 
 def check_request(request: generation_pb2.GenerateRequest) -> str:
@@ -93,7 +115,7 @@ def resolve_speculation(request: generation_pb2.GenerateRequest, max_gamma: int)
     return Speculation(gamma, verification_from_message(asked.verification, "speculation.verification"))
 
 
-def encode_input(request: generation_pb2.GenerateRequest, served: Served, committed: list[int]) -> list[int]:
+def encode_input(request: generation_pb2.GenerateRequest, served: Served, committed: Sequence[int]) -> list[int]:
     """Return the token ids of the input, to follow the committed ones.
 
     Raises:
@@ -112,14 +134,14 @@ def encode_input(request: generation_pb2.GenerateRequest, served: Served, commit
     if not tokens:
         raise InvalidParameter(f"{field} is empty", field=field)
     size, context = served.model.vocabulary_size, served.model.context_length
-    outside = next((token for token in tokens if token >= size), None)
-    if outside is not None:
-        raise InvalidParameter(f"token id {outside} is not below {size}", field=field)
     length = len(committed) + len(tokens)
     if length >= context:
         raise InvalidParameter(
             f"{field} makes {length} tokens and leaves no room for an answer in a context of {context}", field=field
         )
+    outside = next((token for token in tokens if token >= size), None)
+    if outside is not None:
+        raise InvalidParameter(f"token id {outside} is not below {size}", field=field)
     return tokens
 
 
@@ -175,13 +197,13 @@ def _check_size(request: generation_pb2.GenerateRequest, field: str, served: Ser
     least = max(len(request.token_ids), len(request.messages))
     if least <= context:  # the messages are so few that they can be looked at one by one
         texts = [request.prompt, *(text for message in request.messages for text in (message.role, message.content))]
-        least = sum(map(len, texts)) // served.tokenizer.longest_token
+        least = sum(len(text.encode()) for text in texts) // served.tokenizer.longest_token
     if least > context:
         raise InvalidParameter(f"{field} is longer than a context of {context} tokens can hold", field=field)
 
 
 def _encode(
-    request: generation_pb2.GenerateRequest, field: str, tokenizer: Tokenizer, committed: list[int]
+    request: generation_pb2.GenerateRequest, field: str, tokenizer: Tokenizer, committed: Sequence[int]
 ) -> list[int]:
     if field == "token_ids":
         return list(request.token_ids)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from contextvars import Context
 from typing import Any
@@ -11,6 +11,7 @@ from coordinator.answer import Answer
 from coordinator.answer_span import describe_request, describe_usage
 from coordinator.deadline import deadline_of, ending_before
 from coordinator.doors import Doors
+from coordinator.encoding import Encoding
 from coordinator.experience import Experience
 from coordinator.fleet import Fleet
 from coordinator.gamma import Policy, may_share, policy_of
@@ -49,9 +50,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._doors = Doors(settings)
         self._draft = DraftClients(fleet.drafts)
         self._target = TargetClients(fleet.targets, patience=settings.peer_wait_seconds)
+        self._encoding = Encoding()
         self._experience = Experience()
         renew_seconds, patience = settings.lease_seconds / 3, settings.peer_wait_seconds
-        self._parties = Parties(self._draft, self._target, store, renew_seconds, patience)
+        self._parties = Parties(self._draft, self._target, store, self._rest, renew_seconds, patience)
         self._generating: set[asyncio.Task[None]] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -84,7 +86,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         with opening:
             async with ending_before(deadline):
                 served = await self._fleet.served(self._settings.peer_wait_seconds)
-                session = await open_session(request, principal, served, self._store)
+                session = await open_session(request, principal, served, self._store, self._encoding)
         session.deadline = deadline
         name_session(session.session_id)
         describe_request(request, session, served)
@@ -99,7 +101,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     measurement.observe(event)
                     yield to_response(session, event)
         finally:
-            describe_usage(session)
+            describe_usage(session, started)
 
     async def GetSession(  # noqa: N802
         self,
@@ -111,8 +113,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         session = await self._store.read(check_session_id(request.session_id), caller.principal)
         served = await self._fleet.served(self._settings.peer_wait_seconds)
         same = session.model_fingerprint == served.model.model_fingerprint
-        text = "".join(_begin(session, served).take(session.answer)) if same else ""
-        return to_session_response(session, text)
+        texts = await asyncio.to_thread(_begin(session, served).take, session.answer) if same else []
+        return to_session_response(session, "".join(texts))
 
     async def DeleteSession(  # noqa: N802
         self,
@@ -197,18 +199,18 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         return task
 
     def _start_release(self, session: Session) -> None:
-        """Let the caches go, kept warm until a newcomer needs the room; off the way of the answer and of its trace."""
-        self._draft.forget(session)
-        self._target.forget(session)
-        release: Coroutine[Any, Any, None] = self._release(session, keep_length=session.length)
-        task = asyncio.create_task(release, context=Context())
+        """Let the caches go, off the way of the answer and of its trace."""
+        task = asyncio.create_task(self._rest(session), context=Context())
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, session: Session, *, keep_length: int) -> None:
+    async def _rest(self, session: Session) -> None:
+        """Let the caches go, kept warm until a newcomer needs the room. No call of the session may be running."""
+        self._draft.forget(session)
+        self._target.forget(session)
         await asyncio.gather(
-            self._draft.release(session, keep_length=keep_length),
-            self._target.release(session, keep_length=keep_length),
+            self._draft.release(session, keep_length=session.length),
+            self._target.release(session, keep_length=session.length),
         )
 
 

@@ -124,8 +124,8 @@ class SessionClients:
     async def _send(self, replica: Replica, held: Acknowledged, request: Any) -> Any:
         try:
             response = await held.stream.call(request, timeout=self._replicas.silence)
-        except AWAY:
-            self._replicas.lost(replica)
+        except AWAY as error:
+            self._replicas.lost(replica, error.message)
             raise
         except StaleFence as error:
             _check_counter(error)

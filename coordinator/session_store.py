@@ -16,9 +16,10 @@ caller's tokens are the lost ones (``DataLost``). A fence of the same counter an
 came back, so it is the newer one (``StaleFence``). A session that Redis remembers as deleted stays deleted.
 """
 
+import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +32,7 @@ from redis.backoff import ExponentialBackoff
 from redis.commands.core import AsyncScript
 
 from coordinator import scripts
+from coordinator.leaving import Leaving
 from coordinator.session import Session, SessionState, TokenSource, Usage
 from coordinator.session_record import answer_fields, from_reply, not_found, round_fields
 from specdec.errors import DataLost, PeerUnavailable, SessionBusy, StaleFence
@@ -38,13 +40,14 @@ from specdec.fence import Fence
 from specdec.prefix import token_bytes
 
 SOCKET_SECONDS = 3.0  # also runs out when this process is busy, so not much shorter
-POOL_SECONDS = 15.0  # that many sessions wait for a connection says nothing about Redis
+CALL_SECONDS = 10.0  # with all repeats, and with waiting for a connection, which others may have for a while
 RETRIES = 2
 MAX_CONNECTIONS = 32
 RETRY_SECONDS = 1.0
 
 # Redis is away, or there and cannot serve now. What a script runs into has no class: its code stands in the message.
 _AWAY = (
+    TimeoutError,
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.ReadOnlyError,
@@ -83,7 +86,7 @@ class SessionStore:
         pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
             redis_url,
             max_connections=MAX_CONNECTIONS,
-            timeout=POOL_SECONDS,
+            timeout=CALL_SECONDS,
             socket_timeout=SOCKET_SECONDS,
             socket_connect_timeout=SOCKET_SECONDS,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), RETRIES),
@@ -92,6 +95,7 @@ class SessionStore:
         self._redis = Redis.from_pool(pool)
         self._ttl_ms = round(ttl_seconds * 1000)
         self._lease_ms = round(lease_seconds * 1000)
+        self._leaving = Leaving(lease_seconds)
         self._read = self._redis.register_script(scripts.READ)
         self._create = self._redis.register_script(scripts.CREATE)
         self._take = self._redis.register_script(scripts.TAKE)
@@ -100,11 +104,12 @@ class SessionStore:
 
     async def ping(self) -> None:
         """Ask whether Redis serves."""
-        with _redis_errors():
+        async with _calling():
             await self._redis.ping()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Wait a moment for claims that are being given up, and close the connections."""
+        await self._leaving.close()
         await self._redis.aclose()
 
     async def create(self, session: Session) -> None:
@@ -191,7 +196,8 @@ class SessionStore:
             DataLost: what Redis holds is not a prefix of this session.
         """
         state = SessionState.FINISHED if session.finish_reason else SessionState.RUNNING
-        await self._put(session, state, 0 if session.finish_reason else self._lease_ms)
+        lease_ms = 0 if session.finish_reason else self._lease_ms
+        await self._put(session, state, lease_ms, (session.stored_length, 0))
 
     async def interrupt(self, session: Session) -> None:
         """Give the claim up, with all that ``session`` holds committed; nothing happens when it is superseded.
@@ -199,9 +205,15 @@ class SessionStore:
         Raises:
             DataLost: what Redis holds is not a prefix of this session.
         """
-        state = SessionState.FINISHED if session.finish_reason else SessionState.INTERRUPTED
-        with contextlib.suppress(StaleFence):  # then the claim is somebody else's already
-            await self._put(session, state, 0)
+        await self._give_up(session, (session.stored_length, 0))
+
+    async def leave(self, session: Session) -> None:
+        """Give the claim up like ``interrupt``; while Redis is away it is tried on in the background. Never raises."""
+        await self._leaving.wait(session, self.interrupt)
+
+    def withdraw(self, session: Session) -> None:
+        """Give up, in the background, a claim that may have been stored or not: if not, nothing is stored by this."""
+        self._leaving.begin(session, self._give_up_stored)
 
     async def renew(self, session: Session) -> None:
         """Renew the lease between rounds: a commit of nothing new, which also finds out about being superseded."""
@@ -228,10 +240,19 @@ class SessionStore:
             raise SessionBusy(f"Session {session_id} is running elsewhere.", retry_seconds=reply[1] / 1000)
         return from_reply(session_id, reply)
 
-    async def _put(self, session: Session, state: SessionState, lease_ms: int) -> None:
+    async def _give_up_stored(self, session: Session) -> None:
+        await self._give_up(session, (session.length,))
+
+    async def _give_up(self, session: Session, base_lengths: Iterable[int]) -> None:
+        state = SessionState.FINISHED if session.finish_reason else SessionState.INTERRUPTED
+        with contextlib.suppress(StaleFence):  # then the claim is somebody else's already
+            await self._put(session, state, 0, base_lengths)
+
+    async def _put(self, session: Session, state: SessionState, lease_ms: int, base_lengths: Iterable[int]) -> None:
+        """Write what Redis lacks from the first of the lengths on that it holds."""
         length = session.length  # the session may grow while Redis is awaited
         changing = round_fields(session, state)
-        for base_length in (session.stored_length, 0):
+        for base_length in base_lengths:
             tail = (token_bytes(session.tokens[base_length:length]), bytes(session.sources[base_length:length]))
             fields = changing if base_length else changing + answer_fields(session)
             claim = (session.fence.counter, session.fence.owner, lease_ms, self._ttl_ms, base_length)
@@ -248,16 +269,21 @@ class SessionStore:
 
     async def _run(self, script: AsyncScript, session_id: str, *arguments: str | bytes | int) -> list[Any]:
         keys = [f"specdec:{{{session_id}}}:{part}" for part in ("meta", "tokens", "sources")]
-        with _redis_errors():
+        async with _calling():
             reply: list[Any] = await script(keys=keys, args=arguments)
         return reply
 
 
-@contextlib.contextmanager
-def _redis_errors() -> Iterator[None]:
-    """Tell Redis being away from a mistake of ours, which passes through."""
+@contextlib.asynccontextmanager
+async def _calling() -> AsyncIterator[None]:
+    """Bound a call, and tell Redis being away from a mistake of ours, which passes through.
+
+    Raises:
+        PeerUnavailable: Redis is away or did not answer in time; what was asked for may happen all the same.
+    """
     try:
-        yield
+        async with asyncio.timeout(CALL_SECONDS):
+            yield
     except (*_AWAY, exceptions.ResponseError) as error:
         if not isinstance(error, _AWAY) and not any(code in str(error) for code in _AWAY_CODES):
             raise

@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from coordinator.places import check_place
 from coordinator.tokens import check_tokens
+from specdec.serving.server import MAX_MESSAGE_BYTES
 from specdec.serving.settings import CertificateFile, CommaList, Port, ServiceSettings
 
 Places = Annotated[CommaList, AfterValidator(lambda places: tuple(check_place(place) for place in places))]
@@ -51,6 +52,8 @@ class CoordinatorSettings(ServiceSettings):
     """Calls that one client may make a minute; 0 is no limit."""
     client_tokens_per_minute: Limit = 0
     """Tokens that one client may be answered with a minute; 0 is no limit."""
+    max_request_bytes: Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES)] = 2**20
+    """Bytes of a request at most. The default takes 131,072 tokens of 8 bytes; a longer context may need more."""
     tokenizer: str = ""
     """Folder or hub id of the target's tokenizer; empty: where the target says."""
     max_gamma: Annotated[int, Field(ge=0, le=64)] = 16

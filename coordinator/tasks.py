@@ -1,4 +1,4 @@
-"""How work overlaps and what cancelling leaves whole."""
+"""How work overlaps and how it is ended."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -26,11 +26,7 @@ async def stop(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that goes on to its end when the caller is cancelled, and is waited for then, too."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(asyncio.shield(task), return_exceptions=True)
-        raise
+def being_cancelled() -> bool:
+    """Whether this task has been told to end: a library may have turned that into an error of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -5,6 +5,7 @@ not bring torch into the process.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,10 +17,13 @@ from transformers import PreTrainedTokenizerFast
 
 from coordinator.text import REPLACEMENT, ByteDetokenizer, Detokenizer, RunDetokenizer
 from specdec.errors import InvalidParameter
+from specdec.vocabulary import bytes_vocabulary, vocabulary_fingerprint
 
 BYTES = "bytes"  # the tokenizer of synthetic models
 _PLACEHOLDER = "specdec-former-answer"
 _LONGEST_CLOSING = 16  # tokens that end an assistant's turn
+# One text is one piece of work: the library's own pool, as wide as the cores, would only let texts wait for each other.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -27,7 +31,7 @@ class Tokenizer(Protocol):
     """What the coordinator needs of a tokenizer.
 
     Attributes:
-        longest_token: characters that a token stands for at most.
+        longest_token: bytes that a token stands for at most.
     """
 
     longest_token: int
@@ -43,6 +47,9 @@ class Tokenizer(Protocol):
 
     def token_text(self, token: int) -> str:
         """Return the text of one token, special or not."""
+
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of what the ids [0, size) mean, as model servers give that of their model's."""
 
 
 def load_tokenizer(source: str) -> Tokenizer:
@@ -88,6 +95,10 @@ class ByteTokenizer:
         """Return the character of a byte, or nothing."""
         return bytes([token]).decode("utf-8", "replace") if token < 256 else ""
 
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of a synthetic model's vocabulary of that size."""
+        return vocabulary_fingerprint(bytes_vocabulary(size), size)
+
 
 class ModelTokenizer:
     """The tokenizer of a real model."""
@@ -96,17 +107,21 @@ class ModelTokenizer:
         """Wrap a loaded tokenizer."""
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self.longest_token = max(map(len, tokenizer.get_vocab()))
         self._special = frozenset(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
         decoder = json.loads(self._backend.to_str())["decoder"]
         self._byte_level = '"ByteLevel"' in json.dumps(decoder)
+        written = _byte_level_bytes if self._byte_level else str.encode
+        self.longest_token = max(len(written(token)) for token in tokenizer.get_vocab())
         self._bytes_piece = cache(self._bytes_of)
         self._text_piece = cache(self._text_of)
         self._anchor = self._ordinary_token()
 
     def encode(self, text: str, *, begin: bool) -> list[int]:
         """Return the ids of plain text; special tokens are added as the tokenizer does, at the beginning alone."""
-        return list(self._backend.encode(text, add_special_tokens=begin).ids)
+        # Alone among the ways to encode it lets go of the GIL: a long text takes seconds.
+        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=begin)
+        ids: list[int] = encoding.ids
+        return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], committed: Sequence[int]) -> list[int]:
         """Return the ids that make ``messages`` follow the committed tokens, ready for the answer.
@@ -136,6 +151,10 @@ class ModelTokenizer:
         """Return the text of one token, special or not."""
         return str(self._backend.decode([token], skip_special_tokens=False))
 
+    def vocabulary_fingerprint(self, size: int) -> str:
+        """Return the identity of what the ids [0, size) mean; a tokenizer may have others from there on."""
+        return vocabulary_fingerprint(self._tokenizer.get_vocab(), size)
+
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         if not self._tokenizer.chat_template:
             raise InvalidParameter("the model has no chat template; send prompt or token_ids", field="messages")
@@ -158,10 +177,7 @@ class ModelTokenizer:
         text = self._backend.id_to_token(token)
         if text is None or token in self._special:
             return b""
-        alphabet = _byte_alphabet()
-        if all(character in alphabet for character in text):
-            return bytes(alphabet[character] for character in text)
-        return str(text).encode()  # an added token stands as it is written
+        return _byte_level_bytes(text)
 
     def _text_of(self, token: int) -> str | int | None:
         text = self._backend.id_to_token(token)
@@ -179,6 +195,14 @@ class ModelTokenizer:
             if text and REPLACEMENT not in text and not _BYTE_TOKEN.fullmatch(self._backend.id_to_token(token) or ""):
                 return token
         raise ValueError("no token of the vocabulary has a text")
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    """Return the bytes that a token of a byte-level tokenizer stands for."""
+    alphabet = _byte_alphabet()
+    if all(character in alphabet for character in token):
+        return bytes(alphabet[character] for character in token)
+    return token.encode()  # an added token stands as it is written
 
 
 @cache

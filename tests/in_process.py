@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import grpc
 from prometheus_client import CollectorRegistry
 
-from coordinator.__main__ import make_fleet
+from coordinator.__main__ import make_fleet, make_server
 from coordinator.metrics import Metrics
 from coordinator.servicer import GenerationServicer
 from coordinator.session_store import SessionStore
@@ -113,7 +113,7 @@ async def _coordinator(redis_url: str, target_address: str, draft_address: str) 
     store = SessionStore(settings.redis_url, ttl_seconds=settings.session_ttl, lease_seconds=settings.lease_seconds)
     fleet = make_fleet(settings)
     servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
-    server = Server(settings, registry)
+    server = make_server(settings, registry)
     add_GenerationServiceServicer_to_server(servicer, server)
     await server.start()
     fleet.start(server.set_serving)

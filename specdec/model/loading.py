@@ -21,7 +21,7 @@ from specdec.model.quantization import AUTO, NONE, check_quantization, meant, qu
 from specdec.model.refusal import ModelRefused, refuse_unsupported
 from specdec.model.synthetic import PREFIX, SyntheticModel
 from specdec.model.tensor_parallel import refuse_unspreadable
-from specdec.model.vocabulary import real_size, vocabulary_fingerprint
+from specdec.vocabulary import real_size, vocabulary_fingerprint
 
 DTYPES = {
     "float32": torch.float32,

@@ -17,7 +17,7 @@ from specdec.model.fingerprint import model_fingerprint
 from specdec.model.kv_cache import SteppedCache
 from specdec.model.language_model import Branches, Segment
 from specdec.model.refusal import ModelRefused
-from specdec.model.vocabulary import bytes_vocabulary, vocabulary_fingerprint
+from specdec.vocabulary import bytes_vocabulary, vocabulary_fingerprint
 
 PREFIX = "synthetic:"
 NO_MASS = -1e30  # logit of a token that cannot come: finite at every temperature, and its exponential is exactly 0

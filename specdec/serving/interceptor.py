@@ -42,9 +42,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         idle: set while no handler is running.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[Any], None]) -> None:
+        """Refuse what ``check`` refuses of the requests, as they are read."""
         self.idle = asyncio.Event()
         self.idle.set()
+        self._check = check
         self._running = 0
         self._between: set[asyncio.Timeout] = set()  # of the streams that wait for a request
         self._closing = False
@@ -65,13 +67,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def unary(request: Any, context: Any) -> Any:
             carrier = _carrier(details.invocation_metadata)
             _name_session(request)
-            return await self._serve(path, carrier, context, _answer(handler.unary_unary, request, context))
+            work = _answer(handler.unary_unary, request, context)
+            del request  # see _forget_frames
+            return await self._serve(path, carrier, context, work)
 
         # Written, not yielded: a coroutine gets the cancellation itself, a generator would be left suspended.
         async def stream(request: Any, context: Any) -> None:
             carrier = _carrier(details.invocation_metadata)
             _name_session(request)
-            await self._serve(path, carrier, context, _write_all(handler.unary_stream, request, context))
+            work = _write_all(handler.unary_stream, request, context)
+            del request
+            await self._serve(path, carrier, context, work)
 
         async def sequence(_: Any, context: Any) -> None:
             while (request := await self._next_request(context)) is not grpc.aio.EOF:
@@ -79,7 +85,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 carrier = getattr(request, "trace_context", {})
                 await self._serve(path, carrier, context, _write_one(handler.stream_stream, request, context))
 
-        codec = (readable_or_error(handler.request_deserializer), handler.response_serializer)
+        codec = (readable_or_error(handler.request_deserializer, self._check), handler.response_serializer)
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(sequence, *codec)
         if handler.response_streaming:
@@ -130,7 +136,19 @@ async def _answer_error(span: Span, context: Any, error: BaseException) -> None:
     # A CancelledError that gets here is none of the call's: unanswered, it would leave the caller waiting.
     answer = _known_error(span, error)
     finish_server(span, answer.code, reason=answer.reason)
+    _forget_frames(error)
     await context.abort_with_status(to_status(answer))
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what the frames hold that an error and those before it went through, the request above all.
+
+    A call's context keeps what ``abort_with_status`` raises, whose traceback leads to the context again: all that hangs
+    on it waits for the garbage collector, which does not know how large a request is.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class _CallerGone(Exception):

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from specdec.serving import telemetry
 from specdec.serving.interceptor import CallInterceptor
+from specdec.serving.reading import anything_goes
 from specdec.serving.settings import ServiceSettings
 from specdec.serving.tls import server_credentials
 from specdec.serving.watches import WatchInterceptor
@@ -50,6 +51,12 @@ SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
 )
 
+LIVENESS = "liveness"
+"""Name in health that is SERVING from ``start`` to the end, for whoever starts again what no longer answers.
+
+Whether calls can be answered, which may hang on another process, and a drain are no reasons to start anew.
+"""
+
 _STATUS = health_pb2.HealthCheckResponse
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -77,12 +84,21 @@ class Server:
         health_port: where it listens for probes of health in plaintext, 0 for nowhere, from ``start`` on.
     """
 
-    def __init__(self, settings: ServiceSettings, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        registry: CollectorRegistry,
+        *,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+        check: Callable[[Any], None] = anything_goes,
+    ) -> None:
         """Make a server; inside the running event loop, whose it is.
 
         Args:
             settings: host, ports, TLS and seconds to drain.
             registry: what Prometheus gets to see.
+            max_request_bytes: a larger request is refused unread, with RESOURCE_EXHAUSTED.
+            check: raises InvalidParameter for a request to be refused as it is read.
         """
         self.port = 0
         self.metrics_port = 0
@@ -90,8 +106,9 @@ class Server:
         self._settings = settings
         self._registry = registry
         self._watches = WatchInterceptor()
-        self._calls = CallInterceptor()
-        self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=SERVER_OPTIONS)
+        self._calls = CallInterceptor(check)
+        options = {**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": max_request_bytes}
+        self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=tuple(options.items()))
         self._health = health.aio.HealthServicer()
         self._metrics: telemetry.MetricsServer | None = None
         self._probed: grpc.aio.Server | None = None
@@ -124,8 +141,8 @@ class Server:
             RuntimeError: the port for calls or for health is taken.
             OSError: the port for metrics is taken.
         """
-        for name in self._services:
-            await self._health.set(name, _STATUS.NOT_SERVING)
+        await self._tell_health()
+        await self._health.set(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         if self._settings.reflection:
             plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -161,9 +178,13 @@ class Server:
         if self._draining or serving == self._serving:
             return
         self._serving = serving
-        for name in self._services:
-            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
+        await self._tell_health()
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
+
+    async def _tell_health(self) -> None:
+        for name in self._services:
+            serving = self._serving and not self._draining  # by now: the last name's watchers may have taken their time
+            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
 
     def end(self) -> None:
         """End in order."""
@@ -201,7 +222,7 @@ class Server:
         deadline = loop.time() + self._settings.drain_seconds
         logger.info("draining", seconds=self._settings.drain_seconds)
         self._draining = True
-        await self._health.enter_graceful_shutdown()
+        await self._tell_health()
         try:
             async with asyncio.timeout_at(deadline):
                 await drain()

@@ -7,7 +7,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from coordinator.__main__ import make_fleet
+from coordinator.__main__ import make_fleet, make_server
 from coordinator.metrics import Metrics
 from coordinator.servicer import GenerationServicer
 from coordinator.session_store import SessionStore
@@ -62,7 +62,7 @@ async def coordinating(redis_url, targets, drafts, **settings):
         fleet = make_fleet(settings)
         stack.push_async_callback(fleet.close)
         servicer = GenerationServicer(settings, fleet, store, Metrics(registry))
-        server = Server(settings, registry)
+        server = make_server(settings, registry)
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 0)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import grpc
 from prometheus_client import CollectorRegistry
 
+from coordinator.tokenizer import ByteTokenizer
 from specdec.errors import PrefixMissing
 from specdec.model.fences import stale
 from specdec.prefix import PrefixDigest
@@ -43,7 +44,7 @@ class FakeModel:
         fields = {
             "name": "fake",
             "model_fingerprint": "m1",
-            "vocabulary_fingerprint": "v1",
+            "vocabulary_fingerprint": ByteTokenizer().vocabulary_fingerprint(512),
             "vocabulary_size": 512,
             "context_length": 200,
             "eos_token_ids": [EOS],

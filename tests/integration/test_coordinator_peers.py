@@ -6,8 +6,10 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+from structlog.testing import capture_logs
 
 from coordinator import fleet
+from specdec.serving import telemetry
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
@@ -103,6 +105,27 @@ async def test_a_draft_of_another_vocabulary_is_refused_and_nothing_served(redis
             assert "its vocabulary is not that of fake" in error.message
             assert address(draft) not in error.message  # the log has it
             await running.health(NOT_SERVING)
+
+
+async def test_a_target_of_another_vocabulary_than_the_tokenizer_is_refused_until_one_fits(redis_url, held_port):
+    """Else a forgotten COORDINATOR_TOKENIZER serves nonsense, and says that it is well."""
+    async with (
+        serving(FakeTarget(model_fingerprint="m2", vocabulary_fingerprint="v2")) as target,
+        AsyncExitStack() as stack,
+    ):
+        running = await stack.enter_async_context(
+            coordinating(redis_url, [address(target), f"127.0.0.1:{held_port}"], [], tokenizer="bytes")
+        )
+        targets = running.fleet.targets
+        await targets.wait_for(lambda: any(each.refusal for each in targets.answering()), 30)
+        error = await refusal(running, request())
+        assert (error.code, error.reason) == ("FAILED_PRECONDITION", "FINGERPRINT_MISMATCH")
+        assert error.message == "every target is refused: the vocabulary of fake is not that of COORDINATOR_TOKENIZER"
+        await running.health(NOT_SERVING)
+        await stack.enter_async_context(serving(FakeTarget(), held_port))
+        await running.health(SERVING)
+        assert tokens_of(await running.generate(request())) == continuation(b"hi", 12)
+        assert [each.address for each in targets.usable()] == [f"127.0.0.1:{held_port}"]
 
 
 async def test_one_draft_that_matches_is_enough(redis_url):
@@ -268,7 +291,7 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
     ):
         await usable(running.fleet.drafts, 1)
         await running.health(SERVING)
-        with recorded_spans() as exporter:
+        with recorded_spans() as exporter, capture_logs(processors=[telemetry._add_span]) as lines:
             await running.generate(request(8, session_id="s"))
             for server in (running.server, target, draft):
                 await server._calls.idle.wait()  # the handlers have ended their spans
@@ -296,6 +319,13 @@ async def test_the_spans_of_a_request_are_a_tree_without_text(redis_url):
     assert root.attributes["gen_ai.response.finish_reasons"] == ("length",)
     text = bytes(continuation(b"hi", 8)).decode()
     assert not any(text in str(value) for span in mine for value in span.attributes.values())
+    [line] = [each for each in lines if each["event"] == "answer ended"]
+    assert int(line["trace_id"], 16) == root.context.trace_id
+    told = {name: line[name] for name in ("log_level", "session", "tokens", "rounds", "finish_reason")}
+    rounds_in_all = root.attributes["specdec.rounds"]
+    expected = {"log_level": "info", "session": "s", "tokens": 8, "rounds": rounds_in_all, "finish_reason": "length"}
+    assert told == expected
+    assert text not in str(line)
 
 
 async def test_a_deleted_session_is_freed_wherever_it_may_be(redis_url):

@@ -16,7 +16,7 @@ from coordinator.session import SessionState
 from specdec.errors import SessionNotFound
 from specdec.parameters import SamplingParams
 from specdec.prefix import PrefixDigest
-from specdec.serving.server import CHANNEL_OPTIONS
+from specdec.serving.server import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from specdec.v1 import common_pb2, draft_pb2, generation_pb2, target_pb2
 from specdec.wire import params_to_message
 from tests.engines import state_of
@@ -88,7 +88,9 @@ async def path(redis_server):
     async with (
         serving_target(TARGET, session_idle_seconds=0) as target,
         serving_draft(DRAFT, session_idle_seconds=0) as draft,
-        whole_path(redis_server.url, target, draft, peer_wait_seconds=PATIENCE_SECONDS) as path,
+        whole_path(
+            redis_server.url, target, draft, peer_wait_seconds=PATIENCE_SECONDS, max_request_bytes=MAX_MESSAGE_BYTES
+        ) as path,
     ):
         await path.answers([GOOD] * 2 * AT_ONCE)  # so that its connections to Redis are there
         yield path

@@ -7,12 +7,18 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from coordinator.settings import CoordinatorSettings
 from specdec.serving.server import CHANNEL_OPTIONS, MAX_MESSAGE_BYTES
 from specdec.v1 import common_pb2, draft_pb2, generation_pb2, target_pb2
 from tests.hostile_calls import METHODS
 from tests.in_process import serving_draft, serving_target
 from tests.integration.whole_path import whole_path
 
+LARGEST = {
+    "GenerationService": CoordinatorSettings.model_fields["max_request_bytes"].default,
+    "DraftService": MAX_MESSAGE_BYTES,
+    "TargetService": MAX_MESSAGE_BYTES,
+}
 UNKNOWN = b"\xc2\x3e"  # a field that no message has
 ANY_SIZE = (("grpc.max_send_message_length", -1),)
 Params, Chat = common_pb2.SamplingParams, generation_pb2.ChatMessage
@@ -46,36 +52,44 @@ def of_size(start, size):
     )
 
 
-def full(message):
+def service_of(name):
+    return name.partition("/")[0]
+
+
+def full(name, message):
     """Fill what is left of the largest size."""
-    return of_size(message.SerializeToString(), MAX_MESSAGE_BYTES)
+    return of_size(message.SerializeToString(), LARGEST[service_of(name)])
 
 
 @pytest.mark.parametrize("name", METHODS)
 async def test_the_largest_message_is_read_and_a_larger_one_refused(channels, name):
-    method, channel = METHODS[name], channels[name.partition("/")[0]]
-    outcome = await method.outcome(channel, of_size(b"", MAX_MESSAGE_BYTES))
+    method, channel, largest = METHODS[name], channels[service_of(name)], LARGEST[service_of(name)]
+    outcome = await method.outcome(channel, of_size(b"", largest))
     assert (outcome is None) == name.endswith("GetModelInfo")  # nothing but the unknown field stands in the others
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await method.send(channel, of_size(b"", MAX_MESSAGE_BYTES + 1))
+        await method.send(channel, of_size(b"", largest + 1))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 MANY = 14 * 2**20
+LONG = 7 * 2**17  # the same share of what the coordinator takes
+EMPTY = 3 * 2**17  # parts of two bytes
 LARGE = {
     "GenerationService/Generate": [
-        ("prompt", generation_pb2.GenerateRequest(prompt="a" * MANY)),
-        ("token_ids", generation_pb2.GenerateRequest(token_ids=[1] * MANY)),
-        ("messages", generation_pb2.GenerateRequest(messages=[Chat(role="u" * MANY)])),
-        ("session_id", generation_pb2.GenerateRequest(session_id="a" * MANY, prompt="a")),
-        ("sampling_params.stop", generation_pb2.GenerateRequest(prompt="a", sampling_params=Params(stop=["a" * MANY]))),
+        ("prompt", generation_pb2.GenerateRequest(prompt="a" * LONG)),
+        ("token_ids", generation_pb2.GenerateRequest(token_ids=[1] * LONG)),
+        ("messages", generation_pb2.GenerateRequest(messages=[Chat(role="u" * LONG)])),
+        ("messages", generation_pb2.GenerateRequest(messages=[Chat()] * EMPTY)),
+        ("session_id", generation_pb2.GenerateRequest(session_id="a" * LONG, prompt="a")),
+        ("sampling_params.stop", generation_pb2.GenerateRequest(prompt="a", sampling_params=Params(stop=["a" * LONG]))),
+        ("sampling_params.stop", generation_pb2.GenerateRequest(sampling_params=Params(stop=[""] * EMPTY))),
         (
             "sampling_params.stop_token_ids",
-            generation_pb2.GenerateRequest(prompt="a", sampling_params=Params(stop_token_ids=[1] * MANY)),
+            generation_pb2.GenerateRequest(prompt="a", sampling_params=Params(stop_token_ids=[1] * LONG)),
         ),
     ],
-    "GenerationService/GetSession": [("session_id", generation_pb2.GetSessionRequest(session_id="a" * MANY))],
-    "GenerationService/DeleteSession": [("session_id", generation_pb2.DeleteSessionRequest(session_id="a" * MANY))],
+    "GenerationService/GetSession": [("session_id", generation_pb2.GetSessionRequest(session_id="a" * LONG))],
+    "GenerationService/DeleteSession": [("session_id", generation_pb2.DeleteSessionRequest(session_id="a" * LONG))],
     "DraftService/Propose": [("prefix.tokens", draft_pb2.ProposeRequest(prefix={"tokens": [1] * MANY}))],
     "DraftService/Release": [("session_id", common_pb2.ReleaseRequest(session_id="a" * MANY))],
     "TargetService/Verify": [
@@ -88,9 +102,9 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 async def test_what_is_too_large_is_named(channels, name):
     for field, message in LARGE[name]:
-        payload = full(message)
+        payload = full(name, message)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await METHODS[name].send(channels[name.partition("/")[0]], payload)
+            await METHODS[name].send(channels[service_of(name)], payload)
         assert METHODS[name].refusal(caught.value, payload).field == field
 
 
@@ -100,7 +114,7 @@ async def test_the_memory_of_large_messages_comes_back(channels):
         for name, sent in LARGE.items():
             for _, message in sent:
                 with pytest.raises(grpc.aio.AioRpcError):
-                    await METHODS[name].send(channels[name.partition("/")[0]], full(message))
+                    await METHODS[name].send(channels[service_of(name)], full(name, message))
         gc.collect()
         return psutil.Process().memory_info().rss
 
@@ -108,5 +122,5 @@ async def test_the_memory_of_large_messages_comes_back(channels):
         settled = await send_all()
     for _ in range(5):
         last = await send_all()
-    sent = 5 * sum(map(len, LARGE.values())) * MAX_MESSAGE_BYTES
+    sent = 5 * sum(len(sent) * LARGEST[service_of(name)] for name, sent in LARGE.items())
     assert last < settled + sent / 5

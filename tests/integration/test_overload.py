@@ -1,11 +1,13 @@
 """Too much at once: what is refused is told so, and running answers, health and other readers do not notice."""
 
 import asyncio
+import contextlib
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from coordinator import generation
 from coordinator.servicer import EVENTS_AHEAD
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
@@ -86,6 +88,30 @@ async def test_more_answers_than_may_run_are_refused_before_any_work(redis_url):
         assert tokens_of(await first) == continuation(b"hi", 12)
         assert target.calls["Verify"] == 12
         assert tokens_of(await running.generate(request(session_id="second"))) == continuation(b"hi", 12)
+
+
+async def test_readers_that_do_not_read_keep_nobody_out_and_lose_nothing(redis_url, monkeypatch):
+    monkeypatch.setattr(generation, "UNREAD_SECONDS", 0.05)
+    async with (
+        serving_target("synthetic:seed=1", max_sessions=1) as target,
+        coordinating(redis_url, [target.address], []) as running,
+    ):
+        await running.health(SERVING)
+        alone = tokens_of(await running.generate(request(150)))
+        await asyncio.gather(*running.servicer._releasing)
+        slow = running.stub.Generate(request(150, session_id="slow"))
+        events = [await slow.read()]
+        newcomer = None
+        while newcomer is None:  # the test's time limit ends what keeps them out
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                newcomer = tokens_of(await running.generate(request(150)))
+        assert newcomer == alone
+        await asyncio.gather(*running.servicer._releasing)
+        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id="slow"))
+        assert session.state == generation_pb2.SESSION_STATE_RUNNING
+        assert len(session.token_ids) < len("hi") + 150
+        events += await rest(slow)
+        assert tokens_of(events) == alone
 
 
 async def test_a_slow_reader_holds_up_its_own_answer_alone(redis_url):

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from specdec.errors import PeerUnavailable, PrefixMissing, SpecdecError
 from specdec.serving.calls import call
-from specdec.serving.server import Server
+from specdec.serving.server import LIVENESS, Server
 from specdec.serving.settings import ServiceSettings
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, generation_pb2
 from tests.integration.serving_world import ALL_ERRORS, PROPOSE, Draft, World, by_kind, deadlines, raising, waiting
@@ -34,6 +34,29 @@ async def test_health_of_every_service_and_of_the_whole():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.check("specdec.v1.TargetService")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_liveness_is_serving_whatever_the_services_are_and_while_they_drain():
+    async with World() as world:
+        watch = world.health.Watch(health_pb2.HealthCheckRequest(service=LIVENESS))
+        assert (await watch.read()).status == SERVING
+        draining = asyncio.Event()
+
+        async def drain():
+            found.append((await world.check(""), await world.check(LIVENESS)))
+            draining.set()
+
+        found = [(await world.check(""), await world.check(LIVENESS))]
+        for serving in (True, False, True):
+            await world.server.set_serving(serving)
+            found.append((await world.check(""), await world.check(LIVENESS)))
+        ending = asyncio.create_task(world.server.run_until_end(drain))
+        world.server.end()
+        await draining.wait()
+        await world.server.set_serving(True)
+        assert found == [(each, SERVING) for each in (NOT_SERVING, SERVING, NOT_SERVING, SERVING, NOT_SERVING)]
+        await ending
+        assert await watch.read() is grpc.aio.EOF
 
 
 async def test_reflection_lists_every_service():

@@ -7,9 +7,10 @@ import time
 import pytest
 from redis.exceptions import ResponseError
 
-from coordinator import session_store
+from coordinator import leaving, session_store
 from coordinator.session import FinishReason, SessionState
 from specdec.errors import DataLost, PeerUnavailable, SessionNotFound, StaleFence
+from tests.integration.serving_world import until
 from tests.redis_server import running_redis
 from tests.stored_sessions import PROMPT, B, C, grow, key, new_session, open_store
 
@@ -158,6 +159,54 @@ async def test_redis_that_hangs_is_unavailable_and_the_repeat_settles_it(redis_s
     patient = open_store(redis_url)
     assert await patient.read("s1", "ann") == session
     await patient.close()
+
+
+async def test_a_call_is_bounded_as_a_whole_however_long_redis_hangs(store, redis_server, monkeypatch):
+    session = new_session()
+    await store.create(session)
+    grow(session, 7)
+    with monkeypatch.context() as impatient, redis_server.paused():
+        impatient.setattr(session_store, "CALL_SECONDS", 0.05)  # shorter than any of the driver's own
+        for call in (store.commit(session), store.read("s1", "ann"), store.ping()):
+            with pytest.raises(PeerUnavailable):
+                await call
+    await store.commit(session)  # the one that was given up has happened or not
+    assert await store.read("s1", "ann") == session
+
+
+async def test_a_create_that_was_refused_holds_no_claim_once_redis_is_back(store, redis_server, raw_redis, monkeypatch):
+    monkeypatch.setattr(leaving, "AGAIN_SECONDS", 0.01)
+    await store.create(new_session(session_id="first"))  # so that there is a connection for the next to hang on
+    session = new_session()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(session_store, "CALL_SECONDS", 0.05)
+        with redis_server.paused():
+            with pytest.raises(PeerUnavailable):
+                await store.create(session)
+            store.withdraw(session)
+    await until(lambda: raw_redis.hget(key("meta"), "lease_until") == b"0")
+    assert (await store.read("s1", "ann")).state is SessionState.INTERRUPTED
+
+
+async def test_withdrawing_what_was_never_stored_stores_nothing(store):
+    store.withdraw(new_session())
+    await store._leaving.close()
+    with pytest.raises(SessionNotFound):
+        await store.read("s1", "ann")
+
+
+async def test_leaving_is_not_waited_for_while_redis_hangs_and_happens_afterwards(store, redis_server, monkeypatch):
+    monkeypatch.setattr(leaving, "AGAIN_SECONDS", 0.01)
+    session = new_session()
+    await store.create(session)
+    grow(session, 7)
+    session.deadline = 0.0  # nobody has any time left
+    with redis_server.paused():
+        await store.leave(session)
+        assert session.state is SessionState.RUNNING
+    await store._leaving.close()
+    found = await store.read("s1", "ann")
+    assert (found.state, found.tokens) == (SessionState.INTERRUPTED, session.tokens)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import grpc
 import psutil
 import pytest
 
+from deploy.process import POLL_SECONDS, serving_event
 from specdec.fence import Fence
 from specdec.parameters import SamplingParams, Verification
 from specdec.prefix import CommittedPrefix, PrefixDigest
@@ -20,10 +23,9 @@ from specdec.proposal import Proposal
 from specdec.v1 import common_pb2, target_pb2
 from specdec.v1.target_pb2_grpc import TargetServiceStub
 from specdec.wire import params_to_message, prefix_to_message, proposal_to_message, verification_to_message
+from tests.chaos.processes import run_service
 from tests.in_process import serving_target
 from tests.tiny_models import write_tiny_model
-
-pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -31,6 +33,7 @@ PROMPTS = {"one": [5, 6, 7], "two": list(range(40, 90)), "three": [200]}
 ROUNDS = 12
 GAMMA = 4
 SECONDS = 60
+FORKS = multiprocessing.get_context("forkserver")
 
 
 class Spread:
@@ -146,6 +149,7 @@ def assert_same(here, there):
             assert values == [pytest.approx(row, abs=1e-9) for row in others]
 
 
+@pytest.mark.long
 async def test_two_processes_answer_what_one_answers_and_end_in_order(folder):
     with spread_target(folder) as spread:
         address = spread.address
@@ -163,22 +167,72 @@ async def test_two_processes_answer_what_one_answers_and_end_in_order(folder):
         assert [event["rank"] for event in spread.events if event["event"] == "stopped" and "rank" in event] == [1]
 
 
+def run_rank(rank, store_port, log):
+    """Be one of the two processes as torchrun starts them."""
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store_port)}
+    os.environ.update({**torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    run_service("target_service", ["--model", str(log.parent / "model"), "--dtype", "float64", "--port", "0"], log)
+
+
+@contextmanager
+def forked_target(log, store_port):
+    """Run a target of two processes that are forked; give their handles and the address."""
+    log.touch()
+    ranks = [FORKS.Process(target=run_rank, args=(rank, store_port, log)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    try:
+        while (event := serving_event(log.read_text())) is None:
+            assert all(rank.is_alive() for rank in ranks), log.read_text()
+            time.sleep(POLL_SECONDS)
+        yield ranks, f"127.0.0.1:{event['port']}"
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+def test_a_target_that_loses_a_process_ends_and_its_replacement_answers_the_same(tmp_path, held_port):
+    write_tiny_model(tmp_path / "model", "qwen3")
+
+    def first_verdict(address):
+        with grpc.insecure_channel(address) as channel:
+            verdict = TargetServiceStub(channel).Verify(request("one", PROMPTS["one"], [], 1.0), timeout=SECONDS)
+            return verdict.next_token, verdict.logprobs[0].logprob
+
+    with forked_target(tmp_path / "log", held_port) as (ranks, address), grpc.insecure_channel(address) as channel:
+        expected = first_verdict(address)
+        ranks[1].kill()
+        with pytest.raises(grpc.RpcError) as caught:
+            ask_on(TargetServiceStub(channel).Verify)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        ranks[0].join(SECONDS)
+        assert [rank.exitcode for rank in ranks] == [1, -signal.SIGKILL]
+    with forked_target(tmp_path / "log of the replacement", held_port) as (_, address):
+        assert first_verdict(address) == expected
+
+
 def ask_on(verify):
     while True:
         verify(request("two", PROMPTS["two"], [], 0.0), timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_a_follower_that_dies_ends_the_service(folder):
     with spread_target(folder) as spread, grpc.insecure_channel(spread.address) as channel:
         verify = TargetServiceStub(channel).Verify
         verify(request("one", PROMPTS["one"], [], 0.0), timeout=SECONDS)
-        spread.process(1).kill()
+        processes = [spread.process(rank) for rank in (0, 1)]
+        processes[1].kill()
         with pytest.raises(grpc.RpcError) as caught:
             ask_on(verify)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert spread.rest() != 0
+        assert spread.rest() != 0, "who started it starts another"
+        assert psutil.wait_procs(processes, SECONDS)[1] == []
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_spread_ends_both_processes_with_the_reason(tmp_path):
     with spread_target(write_tiny_model(tmp_path, "gpt2")) as spread:
         assert spread.rest() != 0

@@ -1,7 +1,11 @@
-"""Every kind of fault that tests/FAULTS.md lists, and every row of what may die in the README, has tests that exist."""
+"""Every kind of fault that tests/FAULTS.md lists, and every row of what may die in the README, has tests that exist.
+
+Those of the README run in `make test`, too.
+"""
 
 import ast
 import re
+import tomllib
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -9,6 +13,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
+MARKS = "pytestmark"  # of every test of a file
+TEST_PATHS = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
 NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
@@ -27,14 +33,27 @@ ROWS = rows(TESTS / "FAULTS.md", "kind")
 DEATHS = rows(TESTS.parent / "README.md", "if this dies")
 
 
+def is_long(marks):
+    return any(isinstance(node, ast.Attribute) and node.attr == "long" for node in ast.walk(marks))
+
+
 @cache
 def defined_in(path):
-    """Names of the tests that a file defines."""
+    """Return for each test that a file defines whether `make test` runs it, with some of its parameters at least."""
     if not (TESTS / path).is_file():
-        return frozenset()
+        return {}
     nodes = ast.parse((TESTS / path).read_text()).body
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return frozenset(node.name for node in functions if node.name.startswith("test_"))
+    for_all = [node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == MARKS]
+    collected = f"tests/{path.partition('/')[0]}" in TEST_PATHS and not any(map(is_long, for_all))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    # A call decorates with parameters; of those some may be long.
+    marks = {each.name: [mark for mark in each.decorator_list if not isinstance(mark, ast.Call)] for each in functions}
+    return {name: collected and not any(map(is_long, own)) for name, own in marks.items() if name.startswith("test_")}
+
+
+def only_long(cell):
+    """What a cell names that `make test` leaves out."""
+    return [f"{path}::{name}" for path, name in NAME.findall(cell) if defined_in(path).get(name) is False]
 
 
 def missing_from(cell):
@@ -62,8 +81,9 @@ def test_the_table_of_deaths_is_read():
 
 
 @pytest.mark.parametrize(("who", "tests"), [(who, tests) for who, _, tests in DEATHS])
-def test_every_death_has_tests_that_exist(who, tests):
+def test_every_death_has_tests_that_exist_and_run_in_make_test(who, tests):
     assert not missing_from(tests)
+    assert not only_long(tests)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +98,20 @@ def test_every_death_has_tests_that_exist(who, tests):
 )
 def test_a_name_of_nothing_is_noticed(cell):
     assert missing_from(cell)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("chaos/test_soak.py", "test_a_process_that_leaks_fails_and_nothing_is_left_behind"),
+        ("integration/test_several_processes.py", "test_two_processes_answer_what_one_answers_and_end_in_order"),
+    ],
+)
+def test_a_test_that_only_make_verify_runs_is_noticed(path, name):
+    assert only_long(f"`{path}::{name}`")
+
+
+def test_a_test_with_some_long_parameters_runs_in_make_test_too():
+    assert defined_in("unit/draft_service/test_drafting_ahead.py")[
+        "test_proposals_and_text_are_those_without_it_to_the_bit"
+    ]

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.cost_model import Costs, alike
 from benchmarks.plan import grids, main, parse, plan
 from benchmarks.sizing import Need, Pair, best, least_alpha, most_draft_ms, sizing
+from draft_service.settings import DraftSettings
+from target_service.settings import TargetSettings
 
 PAIR = Pair(target_ms=30, token_ms=0, draft_ms=5, rtt_ms=1, alpha=0.7, target_batch=1, draft_batch=1)
 NEED = Need(rate=20, tokens=256, busy=0.7)
@@ -40,6 +42,35 @@ def test_passes_for_many_need_fewer_pods():
     many = Pair(30, 0, 5, 1, 0.7, target_batch=16, draft_batch=16)
     assert sizing(many, NEED, 0).target_pods == math.ceil(153.6 / 16 / 0.7)
     assert sizing(many, Need(0.01, 256, 0.7), 3).target_pods == 1
+
+
+def test_prompts_take_pods_of_their_own():
+    """20 prompts of 500 ms keep ten pods busy, 14.3 at 0.7; those of drafts, at 70 ms, two."""
+    read = Need(20, 256, 0.7, prompt_ms=500, draft_prompt_ms=70)
+    assert sizing(PAIR, read, 0).target_pods == math.ceil((153.6 + 10) / 0.7)
+    without, three = sizing(PAIR, NEED, 3), sizing(PAIR, read, 3)
+    assert three.draft_pods - without.draft_pods == 2
+    assert three.most_tokens_a_second >= 20 * 256, "what is planned for fits"
+
+
+def test_every_answer_finds_a_session():
+    many = Pair(30, 0, 5, 1, 0.7, target_batch=1000, draft_batch=1000)
+    for gamma in (0, 3):
+        roomy, small = sizing(many, Need(20, 256, 0.7, sessions=1000), gamma), sizing(many, NEED, gamma)
+        assert roomy.target_pods == 1
+        assert small.answers_at_once > 64
+        assert small.answers_at_once / small.target_pods <= 64
+        assert small.draft_pods == (small.target_pods if gamma else 0)
+    rooms = [settings(model="synthetic:").max_sessions for settings in (DraftSettings, TargetSettings)]
+    assert {*rooms, NEED.sessions, parse(COMMAND).sessions} == {64}
+
+
+def test_the_largest_numbers_that_are_taken_can_be_planned(capsys):
+    most = {"--target-ms": "0.001", "--draft-ms": "60000", "--rate": "1e6", "--tokens": "1000000", "--rtt-ms": "60000"}
+    flags = most | {"--busy": "0.01", "--max-gamma": "64", "--alpha": "0", "--prompt-ms": "60000", "--sessions": "1"}
+    [grid] = grids(plan(parse([text for pair in flags.items() for text in pair])))
+    assert len(grid.rows) == 65
+    assert "prompts" not in grid.title
 
 
 def test_speculation_stops_paying_where_the_plan_says():
@@ -76,7 +107,20 @@ def test_the_command_says_what_was_given_and_what_was_computed(monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--alpha", "1.2"), ("--target-ms", "0"), ("--rate", "-1"), ("--busy", "0"), ("--tokens", "x")]
+    ("flag", "value"),
+    [
+        ("--alpha", "1.2"),
+        ("--target-ms", "0"),
+        ("--rate", "-1"),
+        ("--rate", "1e308"),
+        ("--busy", "0"),
+        ("--busy", "1e-300"),
+        ("--tokens", "x"),
+        ("--max-gamma", "100000"),
+        ("--rtt-ms", "1e9"),
+        ("--draft-ms", "1e9"),
+        ("--sessions", "0"),
+    ],
 )
 def test_senseless_numbers_are_refused_by_name(flag, value, capsys):
     with pytest.raises(SystemExit):
@@ -87,6 +131,7 @@ def test_senseless_numbers_are_refused_by_name(flag, value, capsys):
 def test_a_plan_for_a_pair_that_pays_names_its_limits():
     [grid] = grids(plan(parse(COMMAND)))
     assert re.search(r"pays above alpha 0\.\d\d, or with a draft token below \d+\.\d ms", grid.title)
+    assert "the reading of prompts is not counted (--prompt-ms)" in grid.title
 
 
 ROW = r"^\| .+ \| `(--.+)` \| (?:measured|assumed) \| (\d) \| ([\d.]+) \| (\d+) \+ (\d+) \| (.+) \|$"

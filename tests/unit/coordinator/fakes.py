@@ -91,7 +91,7 @@ class FakeStore:
         self.fence = session.fence
         self.tokens = list(session.tokens)
         self.finish_reason = None
-        self.interrupted = False
+        self.left = False
         self.errors = []
 
     async def commit(self, session):
@@ -108,9 +108,9 @@ class FakeStore:
         if session.fence != self.fence:
             raise StaleFence("taken over")
 
-    async def interrupt(self, session):
-        await self.timeline.pass_by("interrupt")
-        self.interrupted = True
+    async def leave(self, session):
+        await self.timeline.pass_by("leave")
+        self.left = True
 
     async def resume(self, session_id, principal, owner, *, above):
         self.fence = Fence(max(above, self.fence.counter) + 1, owner)
@@ -137,7 +137,7 @@ class World:
             limit=max_new_tokens,
             token_text=lambda token: f"<{token}>",
         )
-        parties = Parties(self.draft, self.target, self.store, renew_seconds, patience)
+        parties = Parties(self.draft, self.target, self.store, self.rest, renew_seconds, patience)
         self.generation = Generation(
             self.session, self.answer, parties, policy_of(gamma, Experience(), shared=False), 16
         )
@@ -148,6 +148,9 @@ class World:
         await self.timeline.pass_by(f"show {event.index + len(event.token_ids)}")
         usage = event.ending and replace(event.ending, usage=replace(event.ending.usage))
         self.shown.append(replace(event, ending=usage))
+
+    async def rest(self, session):
+        await self.timeline.pass_by(f"rest {session.length - 3}")
 
     async def run(self):
         await self.generation.run(self.show)

@@ -3,7 +3,9 @@
 import pytest
 
 from coordinator.requests import (
+    MAX_MESSAGES,
     Served,
+    check_counts,
     check_request,
     check_session,
     encode_input,
@@ -117,6 +119,28 @@ def test_a_parameter_out_of_range_names_its_field(params, at_fault):
     assert caught.value.field == at_fault
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "most"), [("stop", "a", 16), ("stop_token_ids", 1, 64), ("logit_bias", None, 1024)]
+)
+def test_parameters_are_counted_before_anything_else(name, part, most):
+    def asked(count):
+        parts = dict.fromkeys(range(count), 1.0) if part is None else [part] * count
+        return request(sampling_params=common_pb2.SamplingParams(**{name: parts}))
+
+    check_counts(asked(most))
+    with pytest.raises(InvalidParameter, match=f"at most {most}") as caught:
+        check_counts(asked(most + 1))
+    assert caught.value.field == f"sampling_params.{name}"
+
+
+def test_messages_are_counted_before_anything_else():
+    check_counts(request(messages=CHAT * MAX_MESSAGES))
+    check_counts(generation_pb2.GetSessionRequest(session_id="s"))
+    with pytest.raises(InvalidParameter) as caught:
+        check_counts(request(messages=CHAT * (MAX_MESSAGES + 1)))
+    assert caught.value.field == "messages"
+
+
 def test_speculation_is_resolved_and_gamma_limited():
     block = generation_pb2.SpeculationParams(gamma=0, verification=common_pb2.VERIFICATION_BLOCK)
     assert resolve_speculation(request(speculation=block), 16) == Speculation(0, Verification.BLOCK)
@@ -191,6 +215,7 @@ def test_an_answer_before_the_one_that_is_resumed_is_not_given_in_its_place():
     "fields",
     [
         {"prompt": "a" * 17},
+        {"prompt": "é" * 9},
         {"token_ids": [1] * 17},
         {"messages": [generation_pb2.ChatMessage(role="user", content="a" * 9)] * 2},
         {"messages": [generation_pb2.ChatMessage(role="user")] * 17},

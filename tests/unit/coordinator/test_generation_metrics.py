@@ -80,7 +80,7 @@ def test_a_draft_that_was_not_asked_takes_no_time():
 
 def test_usable_replicas_are_counted_by_service_at_any_time():
     registry, usable = CollectorRegistry(), {"target": [], "draft": ["one"]}
-    services = [SimpleNamespace(service=name, usable=lambda name=name: usable[name]) for name in usable]
+    services = [SimpleNamespace(service=name, usable=lambda name=name: usable[name], places="x") for name in usable]
     Metrics(registry).watch(SimpleNamespace(targets=services[0], drafts=services[1]))
 
     def seen():
@@ -89,3 +89,13 @@ def test_usable_replicas_are_counted_by_service_at_any_time():
     assert seen() == [0, 1]
     usable["target"] += ["one", "two"]
     assert seen() == [2, 1]
+
+
+def test_where_no_draft_is_configured_none_is_missing():
+    registry = CollectorRegistry()
+    services = [
+        SimpleNamespace(service=name, usable=list, places=places) for name, places in (("target", "x"), ("draft", ""))
+    ]
+    Metrics(registry).watch(SimpleNamespace(targets=services[0], drafts=services[1]))
+    assert registry.get_sample_value("specdec_replicas_usable", {"service": "target"}) == 0
+    assert registry.get_sample_value("specdec_replicas_usable", {"service": "draft"}) is None

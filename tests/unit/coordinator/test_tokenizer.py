@@ -1,5 +1,7 @@
 """Tokenizers of both kinds: encoding, chat templates, pieces that are exactly the tokenizer's text."""
 
+import asyncio
+import random
 import subprocess
 import sys
 
@@ -74,6 +76,39 @@ def test_pieces_concatenate_to_what_the_tokenizer_adds_to_other_text(name, data)
     before = raw.backend_tokenizer.encode("a", add_special_tokens=False).ids
     whole = raw.decode(before + tokens, skip_special_tokens=True)
     assert text == whole[len(raw.decode(before)) :]
+
+
+@pytest.fixture
+def threads_that_only_yield_of_themselves():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("threads_that_only_yield_of_themselves")
+async def test_the_loop_goes_on_while_a_long_text_is_encoded():
+    tokenizer, at_work = ModelTokenizer(MAKERS["byte level"]), []
+    text = "".join(random.Random(1).choices("abcdefgh ", k=2**17))
+
+    def encode():
+        at_work.append(True)
+        tokens = tokenizer.encode(text, begin=True)
+        at_work.clear()
+        return tokens
+
+    encoding = asyncio.create_task(asyncio.to_thread(encode))
+    turns = 0
+    while not encoding.done():
+        turns += bool(at_work)
+        await asyncio.sleep(0)
+    assert turns
+    assert await encoding == MAKERS["byte level"].encode(text)
+
+
+@pytest.mark.parametrize(("name", "longest"), [("byte level", 12), ("byte fallback", 6)])
+def test_the_longest_token_is_measured_in_bytes(name, longest):
+    assert ModelTokenizer(MAKERS[name]).longest_token == longest
 
 
 def test_plain_text_gets_the_tokenizers_special_tokens_once():

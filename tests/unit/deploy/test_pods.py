@@ -8,7 +8,7 @@ from coordinator.places import name_of
 from deploy.pairs import LOOKUP, PAIRS, usual_environment
 from specdec.model import checkpoint
 from specdec.model.checkpoint import HUB_ID, Checkpoint
-from specdec.serving.server import LETTING_GO_SECONDS
+from specdec.serving.server import LETTING_GO_SECONDS, LIVENESS
 from specdec.serving.settings import describe
 from specdec.v1 import draft_pb2, generation_pb2, target_pb2
 from tests.certificates import Authority
@@ -97,16 +97,16 @@ def test_probes_ask_the_health_port_for_a_service_that_is_there(objects, service
     assert made["readinessProbe"]["grpc"] in asked
     for each in asked:
         assert each["port"] == loaded.health_port
-        assert each["service"].removeprefix("specdec.v1.") in HEALTH_NAMES[service]
-    assert all(probe["tcpSocket"]["port"] == "health" for probe in probes if "grpc" not in probe)
+        assert each["service"].removeprefix("specdec.v1.") in HEALTH_NAMES[service] | {LIVENESS}
+    assert len(asked) == len(probes), "an open port says only that the kernel lives"
 
 
 def test_a_coordinator_without_a_target_is_not_restarted(objects):
-    """Its health says whether a target answers; what is asked of it to live must not."""
+    """Its services' health says whether a target answers; what is asked of it to live must not."""
     made = container(objects, "coordinator")
-    assert "grpc" in made["readinessProbe"]
-    assert "grpc" not in made["livenessProbe"]
-    assert "grpc" not in made["startupProbe"]
+    assert made["readinessProbe"]["grpc"]["service"] != LIVENESS
+    assert made["livenessProbe"]["grpc"]["service"] == LIVENESS
+    assert made["startupProbe"]["grpc"]["service"] == LIVENESS
 
 
 def test_a_coordinators_rollout_may_wait_for_a_target_to_load(objects):

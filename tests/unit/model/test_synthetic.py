@@ -9,7 +9,7 @@ from specdec.model.kv_cache import STEP
 from specdec.model.language_model import Branches, Segment
 from specdec.model.refusal import ModelRefused
 from specdec.model.synthetic import SyntheticModel, SyntheticSettings
-from specdec.model.vocabulary import bytes_vocabulary, vocabulary_fingerprint
+from specdec.vocabulary import bytes_vocabulary, vocabulary_fingerprint
 
 CPU = torch.device("cpu")
 

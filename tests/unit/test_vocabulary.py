@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.model.vocabulary import bytes_vocabulary, real_size, vocabulary_fingerprint
+from specdec.vocabulary import bytes_vocabulary, real_size, vocabulary_fingerprint
 
 WORDS = {"a": 0, "b": 1, "<eos>": 2}
 

@@ -1,0 +1,65 @@
+"""Claims that are given up: waited for as a rule, and for as long as Redis is away in the background."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from coordinator.deadline import seconds_until
+from coordinator.session import Session
+from coordinator.tasks import being_cancelled, stop
+from specdec.errors import PeerUnavailable, SpecdecError
+
+MOMENT_SECONDS = 2.0  # in which a Redis that is there has taken it, and after which nobody waits for it any longer
+MOMENT_SHARE = 0.8  # of the client's time that is left: it has yet to be told how its answer ended
+AGAIN_SECONDS = 0.5  # and twice as long each time: a Redis that comes back has others to serve as well
+
+logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+GiveUp = Callable[[Session], Awaitable[None]]
+
+
+class Leaving:
+    """Gives claims up without holding anybody up. What does not succeed is logged: the lease runs out by itself."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        """Begin with none.
+
+        Args:
+            lease_seconds: for how long it is tried: any longer, and nobody would be kept out by the claim.
+        """
+        self._lease_seconds = lease_seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, session: Session, give_up: GiveUp) -> asyncio.Task[None]:
+        """Begin to give a claim up; it goes on whoever waits for it."""
+        task = asyncio.create_task(self._try(session, give_up))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def wait(self, session: Session, give_up: GiveUp) -> None:
+        """Begin to give a claim up, and wait a moment for it."""
+        left = seconds_until(session.deadline)
+        moment = MOMENT_SECONDS if left is None else min(MOMENT_SECONDS, max(0.0, MOMENT_SHARE * left))
+        await asyncio.wait({self.begin(session, give_up)}, timeout=moment)
+
+    async def close(self) -> None:
+        """Wait a moment for all that has begun, and end the rest."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=MOMENT_SECONDS)
+        await stop(*self._tasks)
+
+    async def _try(self, session: Session, give_up: GiveUp) -> None:
+        clock = asyncio.get_running_loop().time
+        until, pause = clock() + self._lease_seconds, AGAIN_SECONDS
+        while True:
+            try:
+                await give_up(session)
+            except SpecdecError as error:
+                if isinstance(error, PeerUnavailable) and clock() < until and not being_cancelled():
+                    await asyncio.sleep(pause)
+                    pause *= 2
+                    continue
+                logger.warning("a claim was not given up", session=session.session_id, why=error.message)
+            return
