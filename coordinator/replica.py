@@ -31,7 +31,7 @@ class Replica:
         failures: calls that have failed in a row, as they do when it is gone, hangs or is broken.
         following: the task that follows it.
         tries_unsaid: failed tries until the log says that it is away: many at first, one once it has answered.
-        trouble: what the log has said last of why it cannot be used.
+        trouble: what the log has said last of why it is away or cannot be used.
     """
 
     address: str

@@ -19,7 +19,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.places import is_name, name_of, resolve
-from coordinator.replica import RETRY_SECONDS, Replica
+from coordinator.replica import RETRY_SECONDS, TRIES_UNSAID, Replica
 from coordinator.tasks import stop
 from specdec.errors import SpecdecError
 
@@ -189,16 +189,19 @@ class Replicas:
         except SpecdecError as error:
             self._say_away(replica, error.message)
         except (OSError, ValueError) as error:
-            if _is_news(replica, error):
+            if _is_news(replica, repr(error)):
                 logger.warning("replica cannot be used", service=self.service, address=replica.address, why=str(error))
         except Exception as error:
-            if _is_news(replica, error):
+            if _is_news(replica, repr(error)):
                 logger.exception("replica cannot be used", service=self.service, address=replica.address)
 
     def _say_away(self, replica: Replica, why: str) -> None:
-        """Say that a replica is away: once, when it was there; of one that never was, after some tries."""
+        """Say that a replica is away: once, when it was there; of one that never was, after some tries.
+
+        When the cause has become another, it is said, too, but not before as many tries again.
+        """
         replica.tries_unsaid -= 1
-        if replica.tries_unsaid == 0:
+        if replica.tries_unsaid % TRIES_UNSAID == 0 and _is_news(replica, why):
             logger.warning("replica is away", service=self.service, address=replica.address, why=why)
 
     async def _watch(self, replica: Replica) -> None:
@@ -219,10 +222,10 @@ class Replicas:
             watch.cancel()
 
 
-def _is_news(replica: Replica, error: Exception) -> bool:
+def _is_news(replica: Replica, why: str) -> bool:
     """Whether the log has not said this of a replica last."""
-    before, replica.trouble = replica.trouble, repr(error)
-    return replica.trouble != before
+    before, replica.trouble = replica.trouble, why
+    return why != before
 
 
 async def _decide_nothing() -> None:

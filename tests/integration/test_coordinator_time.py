@@ -89,8 +89,10 @@ async def test_an_answer_ends_before_its_clients_deadline_and_the_work_for_it_ev
         await until(lambda: not target.working and not draft.working)
         assert 0 < draft.remaining[-1] <= timeout
         assert all(0 < each <= timeout for each in target.remaining[-1:])
-        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id=f"s{number}"))
-        assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
+        asked = generation_pb2.GetSessionRequest(session_id=f"s{number}")
+        while (state := (await running.stub.GetSession(asked)).state) == generation_pb2.SESSION_STATE_RUNNING:
+            pass  # with so little time left the client is told before Redis has taken that the claim is given up
+        assert state == generation_pb2.SESSION_STATE_INTERRUPTED
         target.gate = draft.gate = None
         resumed = await running.generate(generation_pb2.GenerateRequest(session_id=f"s{number}", resume_from=0))
         assert [token for event in resumed for token in event.token_ids] == continuation(b"hi", 12)

@@ -190,7 +190,7 @@ async def test_a_create_that_was_refused_holds_no_claim_once_redis_is_back(store
 
 async def test_withdrawing_what_was_never_stored_stores_nothing(store):
     store.withdraw(new_session())
-    await store._leaving.close()
+    await asyncio.gather(*store._leaving._tasks)
     with pytest.raises(SessionNotFound):
         await store.read("s1", "ann")
 
@@ -204,7 +204,7 @@ async def test_leaving_is_not_waited_for_while_redis_hangs_and_happens_afterward
     with redis_server.paused():
         await store.leave(session)
         assert session.state is SessionState.RUNNING
-    await store._leaving.close()
+    await asyncio.gather(*store._leaving._tasks)
     found = await store.read("s1", "ann")
     assert (found.state, found.tokens) == (SessionState.INTERRUPTED, session.tokens)
 

@@ -1,11 +1,13 @@
 """What the log says of replicas that come and go, in the cases that operators meet: once, and with the cause."""
 
+from itertools import chain, repeat
+
 import pytest
 from structlog.testing import capture_logs
 
 from coordinator import replicas
 from coordinator.replica import TRIES_UNSAID
-from tests.unit.coordinator.watched import NOT_SERVING, REFUSED, SERVING, Watched, followed, model
+from tests.unit.coordinator.watched import NOT_SERVING, REFUSED, SERVING, Watched, broken, followed, model
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,13 @@ async def test_a_replica_that_goes_while_nobody_calls_it_is_said_once_and_that_i
 async def test_a_replica_that_was_never_reached_is_said_once_after_some_tries():
     assert await said(Watched(*[[]] * TRIES_UNSAID), Watched()) == []  # the last of them does not fail
     assert await said(Watched(*[[]] * (3 * TRIES_UNSAID)), Watched()) == [AWAY]
+
+
+async def test_a_cause_that_gives_way_to_another_is_not_all_that_is_said():
+    """A target that speaks no TLS is refused while it starts, and cannot be spoken with from then on."""
+    errors = chain([REFUSED] * TRIES_UNSAID, repeat(broken("Ssl handshake failed")))
+    target = Watched(*[[]] * (5 * TRIES_UNSAID), errors=errors)
+    assert await said(target, Watched()) == [AWAY, (*AWAY[:3], "UNAVAILABLE: Ssl handshake failed")]
 
 
 async def test_a_replica_that_says_it_does_not_serve_any_more_is_away():

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import repeat
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -12,9 +13,13 @@ from coordinator.tokenizer import ByteTokenizer
 from specdec.v1 import common_pb2
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-REFUSED = grpc.aio.AioRpcError(
-    grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="Connection refused"
-)
+
+
+def broken(details):
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+
+
+REFUSED = broken("Connection refused")
 
 
 def model(**fields):
@@ -25,7 +30,8 @@ def model(**fields):
 class Watched:
     """A channel, and the stub over it. Each watch gives its statuses, then breaks; after the last one nothing comes."""
 
-    def __init__(self, *watches, info=None):
+    def __init__(self, *watches, info=None, errors=None):
+        self.errors = errors or repeat(REFUSED)
         self.watches, self.info, self.done = list(watches), info or model(), asyncio.Event()
 
     def unary_stream(self, *_, **__):
@@ -50,7 +56,7 @@ class Watch:
             for status in watched.watches.pop(0):
                 yield health_pb2.HealthCheckResponse(status=status)
             if watched.watches:
-                raise REFUSED
+                raise next(watched.errors)
         watched.done.set()
         await asyncio.Event().wait()
 
