@@ -55,7 +55,7 @@ class CoordinatorSettings(ServiceSettings):
     max_request_bytes: Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES)] = 2**20
     """Bytes of a request at most. The default takes 131,072 tokens of 8 bytes; a longer context may need more."""
     tokenizer: str = ""
-    """Folder or hub id of the target's tokenizer; empty: where the target says."""
+    """Folder or hub id of the tokenizer; empty: where the target says. A target of another vocabulary is refused."""
     max_gamma: Annotated[int, Field(ge=0, le=64)] = 16
     """Draft tokens a request may ask for a round at most."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
