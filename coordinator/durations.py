@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FORGET = 0.97  # what an observation still weighs when the next of its kind has come: about 30 of them count
@@ -41,6 +42,7 @@ class Durations:
     """
 
     means: dict[int, Mean] = field(default_factory=dict)
+    _line: list[tuple[float, float]] = field(default_factory=list)
 
     def observe(self, tokens: int, seconds: float, share: float = 1.0) -> None:
         """Take an observation in.
@@ -51,18 +53,31 @@ class Durations:
             share: of an observation, 0 to 1: what many took part in, all of them tell of.
         """
         self.means.setdefault(_kind(tokens), Mean(tokens, seconds)).add(tokens, seconds, share)
+        self._line = _rising(sorted(self.means.values(), key=lambda mean: mean.tokens))
 
     def expected(self, tokens: float) -> float:
-        """Return the seconds that so many tokens take, a mean number: a line between and beyond what is known.
+        """Return the seconds that so many tokens take, a mean number: a line between and beyond what is known."""
+        if len(self._line) == 1:
+            return self._line[0][1]
+        right = min(max(bisect(self._line, (tokens, math.inf)), 1), len(self._line) - 1)
+        (few, short), (many, long) = self._line[right - 1], self._line[right]
+        return short + (long - short) / (many - few) * (tokens - few)
 
-        More tokens never take less: what says so is noise.
-        """
-        known = sorted((mean.tokens, mean.seconds) for mean in self.means.values())
-        if len(known) == 1:
-            return known[0][1]
-        right = min(max(bisect(known, (tokens, math.inf)), 1), len(known) - 1)
-        (few, short), (many, long) = known[right - 1], known[right]
-        return short + max(0.0, (long - short) / (many - few)) * (tokens - few)
+
+def _rising(means: Sequence[Mean]) -> list[tuple[float, float]]:
+    """Return tokens and seconds such that more tokens never take less: what says so is noise.
+
+    Neighbours that fall take their common mean (isotonic regression by pooling adjacent violators, Ayer et al. 1955).
+    """
+    pools: list[tuple[float, float, list[float]]] = []  # seconds, weight, tokens
+    for mean in means:
+        seconds, weight, tokens = mean.seconds, mean.weight, [mean.tokens]
+        while pools and pools[-1][0] > seconds:
+            before, heavy, fewer = pools.pop()
+            seconds = (before * heavy + seconds * weight) / (heavy + weight)
+            weight, tokens = heavy + weight, fewer + tokens
+        pools.append((seconds, weight, tokens))
+    return [(each, seconds) for seconds, _, tokens in pools for each in tokens]
 
 
 def _kind(tokens: int) -> int:

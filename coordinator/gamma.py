@@ -12,6 +12,7 @@ from coordinator.rounds import Round
 from specdec.parameters import SamplingParams, Verification
 
 BETTER = 1.03  # times the present rate that another gamma must promise before it is taken up
+WORTH = 1.05  # times plain decoding's rate: drafting takes more of the machines than the durations of its calls show
 ROUNDS_BETWEEN = 4  # rounds that a choice stands at least
 FIRST_GAMMA = 4  # asked for while nothing is known at a load
 REGULAR_GAP = 32  # committed tokens that a server lacks in a round at most; more are a prompt, or catching up
@@ -127,9 +128,10 @@ class Adaptive(Policy):
     def _settle(self, rates: list[float]) -> None:
         """Take the best gamma up when it is clearly better and the last choice has stood for a while."""
         self._stood += 1
-        best = max(range(len(rates)), key=rates.__getitem__)
-        present = rates[min(self._gamma, len(rates) - 1)]
-        if self._stood > ROUNDS_BETWEEN and rates[best] > BETTER * present:
+        values = [rates[0], *(rate / WORTH for rate in rates[1:])]
+        best = max(range(len(values)), key=values.__getitem__)
+        present = values[min(self._gamma, len(values) - 1)]
+        if self._stood > ROUNDS_BETWEEN and values[best] > BETTER * present:
             self._gamma, self._stood = best, 0
 
 

@@ -11,8 +11,16 @@ def test_durations_lie_on_lines_and_never_fall():
     assert durations.expected(5) == 2.0
     durations.observe(3, 4.0)
     assert [durations.expected(tokens) for tokens in (0, 1, 2, 3, 5)] == [1.0, 2.0, 3.0, 4.0, 6.0]
-    durations.observe(5, 1.0)
-    assert durations.expected(9) == 4.0
+
+
+def test_neighbours_that_fall_are_of_their_common_mean():
+    durations = Durations()
+    for tokens, seconds in ((1, 1.0), (2, 9.0), (3, 3.0), (4, 3.0), (6, 8.0)):
+        durations.observe(tokens, seconds)
+    assert [durations.expected(tokens) for tokens in (1, 2, 3, 4, 5, 6)] == [1.0, 5.0, 5.0, 5.0, 6.5, 8.0]
+    for _ in range(99):
+        durations.observe(3, 3.0)
+    assert durations.expected(2) < 3.1
 
 
 def test_an_outlier_hardly_moves_a_duration():
