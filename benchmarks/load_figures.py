@@ -1,10 +1,12 @@
 """What many answers at once come to: tokens a second in all, and what each of their readers waits. Pure."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.load_run import WARM_SHARE, Answered
+from benchmarks.recording import Round
 from benchmarks.speculation import MIN_DECODED_TOKENS, acceptance_by_position
 
 
@@ -36,7 +38,20 @@ def load_figures(runs: Sequence[Sequence[Answered]], seconds: float) -> dict[str
         "fallback_rounds": sum(one.fell_back for one in rounds),
         "draft_tokens_a_round": drafted / len(rounds) if rounds else None,
         "acceptance": acceptance_by_position(rounds),
+        "round_ms": round_ms(rounds),
     }
+
+
+def round_ms(rounds: Sequence[Round]) -> dict[str, float] | None:
+    """Return where the time of a round's calls goes, in medians; None for no rounds."""
+    parts = {
+        "propose": [one.propose_seconds for one in rounds],
+        "queue": [one.target.queue for one in rounds],
+        "forward": [one.target.forward for one in rounds],
+        "sampling": [one.target.sampling for one in rounds],
+        "verify_else": [max(0.0, one.verify_seconds - one.target.queue - one.target.model) for one in rounds],
+    }
+    return {part: 1000 * statistics.median(seconds) for part, seconds in parts.items()} if rounds else None
 
 
 def tokens_a_second(run: Sequence[Answered], start: float, end: float) -> float:

@@ -47,6 +47,7 @@ def grids(report: dict[str, Any]) -> list[Grid]:
     return [
         _grid(report, CLOSED, "Sessions that ask again and again", "sessions"),
         _grid(report, OPEN, "Requests that arrive by themselves", "a second"),
+        _rounds(report),
     ]
 
 
@@ -61,7 +62,9 @@ def _how(report: dict[str, Any]) -> str:
         "as they are answered; requests arrive as the same Poisson process in every way, at shares of the rate that "
         "plain decoding served at most. **Against gamma 0** compares the tokens a second in all. **First token** is "
         "the time to the first tokens of an answer (those still waiting at the end count with what they had waited), "
-        "**a token** the mean time of the later ones; p50 and p99 over answers."
+        "**a token** the mean time of the later ones; p50 and p99 over answers. The last table has what a round's "
+        "calls take: Propose in all, and of Verify what it waited in the target's queue, spent in passes with all that "
+        "share them and in verification, and what is left, the wire above all."
     )
 
 
@@ -70,6 +73,16 @@ def _grid(report: dict[str, Any], kind: str, title: str, unit: str) -> Grid:
     header += ["a token p50, ms", "p99", "answers", "waiting", "refused"]
     cells = [cell for cell in report["cells"] if cell["kind"] == kind]
     return Grid(title, header, [_row(cell) for cell in cells])
+
+
+def _rounds(report: dict[str, Any]) -> Grid:
+    header = ["load, way", "propose, ms", "queue", "forward", "sampling", "else of verify"]
+    rows = [
+        [f"{cell['load']:.3g}, {cell['way']}", *(number(value, 1) for value in cell["round_ms"].values())]
+        for cell in report["cells"]
+        if cell.get("round_ms")
+    ]
+    return Grid("Where the time of a round's calls goes, by medians", header, rows)
 
 
 def _row(cell: dict[str, Any]) -> list[str]:

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from benchmarks.load import cells, parse, plan_of, requests
-from benchmarks.load_figures import first_token, load_figures, percentiles, token_seconds, tokens_a_second
+from benchmarks.load_figures import first_token, load_figures, percentiles, round_ms, token_seconds, tokens_a_second
 from benchmarks.load_run import Answered, Loading, arrivals, closed_loop, open_loop
 from benchmarks.load_section import goals, section
-from benchmarks.recording import Recording, Round
+from benchmarks.recording import Inside, Recording, Round
 from specdec.v1 import generation_pb2
 
 
@@ -50,6 +50,17 @@ def test_the_warm_up_does_not_count_and_refusals_do():
     assert found["tokens_a_second"] == (2 + 2 + 2) / 6
     assert (found["answers"], found["waiting"], found["refused"]) == (2, 1, 1)
     assert found["first_token_seconds"] == {"p50": 1, "p99": 1}
+
+
+def test_the_parts_of_a_rounds_calls_add_up():
+    inside = Inside(queue=0.002, forward=0.040, sampling=0.003)
+    rounds = [
+        Round(0, 0, 1, 1.0, verify_seconds=0.050, target=inside),
+        Round(1, 0, 1, 2.0, 0.010, 0.060, target=inside),
+    ]
+    parts = {"propose": 5.0, "queue": 2.0, "forward": 40.0, "sampling": 3.0, "verify_else": 10.0}
+    assert round_ms(rounds) == pytest.approx(parts)
+    assert round_ms([]) is None
 
 
 def test_arrivals_are_as_many_as_the_rate_says_and_the_same_again():
