@@ -18,8 +18,14 @@ def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
     missed = {setting: figure for setting, figure in found.items() if figure < goal}
     if not missed:
         return f"{what} is {min(found.values()):.2f} or more in all {len(found)} settings and meets {goal:g}."
-    listed = "; ".join(f"{setting}: {figure:.2f}" for setting, figure in missed.items())
+    listed = "; ".join(f"{setting}: {_below(figure, goal)}" for setting, figure in missed.items())
     return f"{what} meets {goal:g} in {len(found) - len(missed)} of {len(found)} settings and misses it at {listed}."
+
+
+def _below(figure: float, goal: float) -> str:
+    """Return a figure with as many digits as tell it from the goal, three at most."""
+    short = f"{figure:.2f}"
+    return short if float(short) < goal else f"{figure:.3f}"
 
 
 def adaptive_goals(shares: Mapping[str, float], against_plain: Mapping[str, float]) -> list[str]:

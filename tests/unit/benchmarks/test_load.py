@@ -13,6 +13,7 @@ from benchmarks.load_figures import first_token, load_figures, percentiles, roun
 from benchmarks.load_run import Answered, Loading, arrivals, closed_loop, open_loop
 from benchmarks.load_section import goals, section
 from benchmarks.recording import Inside, Recording, Round
+from benchmarks.wording import against_goal
 from specdec.v1 import generation_pb2
 
 
@@ -203,3 +204,8 @@ def test_many_sessions_and_adaptive_gamma_are_compared_with_the_goals():
     assert "one meets 0.95 in 1 of 2 settings and misses it at 16 sessions: 0.80." in text
     assert "Against gamma 0 it meets 0.97 in 1 of 2 settings and misses it at 16 sessions: 0.96." in text
     assert goals(loaded(plain=(0, 0), adaptive=(0, 0))) == "No load was long enough to be compared."
+
+
+def test_a_goal_that_is_just_missed_is_not_rounded_up_to():
+    assert "at a: 0.966; b: 0.90." in against_goal("It", {"a": 0.966, "b": 0.9, "c": 1.0}, 0.97)
+    assert "in all 1 settings and meets 0.97." in against_goal("It", {"a": 0.97}, 0.97)
