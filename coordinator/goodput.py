@@ -96,7 +96,8 @@ def least_survival(
 ) -> list[float]:
     """Return how likely the first, and every further draft token must be to stand to be worth the time it takes.
 
-    A first one leads to others: it is worth what all of them bring, as far as proposals have gone until now.
+    A first one leads to others: it is worth what all of them bring, as far as proposals have gone until now. A further
+    one takes the mean of what those up to gamma take: what lies beyond is not asked for.
 
     Args:
         expected: entry gamma for gamma.
@@ -108,7 +109,8 @@ def least_survival(
     lead = last.stood / first.stood if first.stood > 0 else 1.0
     tokens = last.proposed / first.proposed if first.proposed > 0 else 1.0
     begin = rate * (seconds(tokens) - seconds(0.0)) / lead
-    go_on = rate * (seconds(tokens + 1.0) - seconds(tokens))
+    most = max(tokens, 2.0)
+    go_on = rate * (seconds(most) - seconds(1.0)) / (most - 1.0)
     # More tokens never take less, but of two durations between which a third lies the noise may say so.
     return [min(max(0.0, bound), 1.0) for bound in (begin, go_on)]
 

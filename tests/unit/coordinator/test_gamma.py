@@ -225,12 +225,18 @@ def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
 
 def test_a_token_is_worth_the_time_it_takes_and_the_first_what_it_leads_to():
     expected = [Prospect(*each) for each in ((0, 0), (0.5, 0.4), (1.0, 0.7), (1.5, 1.0))]
-    seconds = {0.0: 0.041, 3.0: 0.067, 4.0: 0.070}.__getitem__
+    seconds = {0.0: 0.041, 1.0: 0.061, 3.0: 0.067}.__getitem__
     begin, go_on = least_survival(expected, seconds, 3, 25.0)
     assert begin == pytest.approx(25.0 * 0.026 / 2.5)  # three tokens, of which 2.5 stand
     assert go_on == pytest.approx(25.0 * 0.003)
     assert least_survival(expected, seconds, 3, 1e9) == [1.0, 1.0]  # and not more
     assert least_survival(expected, lambda tokens: -tokens, 3, 25.0) == [0.0, 0.0]  # and not less
+
+
+def test_what_tokens_beyond_gamma_would_take_ends_no_proposal():
+    expected = [Prospect(0, 0), Prospect(1.0, 0.8), Prospect(2.0, 1.4)]
+    seconds = {0.0: 0.38, 1.0: 0.50, 2.0: 0.60, 3.0: 1.00}.__getitem__  # a pass over four tokens is dear
+    assert least_survival(expected, seconds, 2, 4.0) == pytest.approx([4.0 * 0.22 / 1.75, 0.4])
 
 
 def test_nothing_is_taken_to_lead_anywhere_while_nothing_has_stood():
