@@ -2,24 +2,9 @@
 
 import pytest
 
-from specdec.model import gathering
 from specdec.model.gathering import Gathering, PassCost
 
 REST, ONCE, TOKEN = 0.010, 0.050, 0.001
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(gathering, "time", clock)
-    return clock
 
 
 @pytest.fixture

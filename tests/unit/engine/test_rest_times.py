@@ -2,22 +2,7 @@
 
 import pytest
 
-from specdec.model import rest_times
 from specdec.model.rest_times import RestTimes
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(rest_times, "time", clock)
-    return clock
 
 
 @pytest.fixture
