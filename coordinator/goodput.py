@@ -111,7 +111,7 @@ def least_survival(
     begin = rate * (seconds(tokens) - seconds(0.0)) / lead
     most = max(tokens, 2.0)
     go_on = rate * (seconds(most) - seconds(1.0)) / (most - 1.0)
-    # More tokens never take less, but of two durations between which a third lies the noise may say so.
+    # A likelihood, whatever the durations say.
     return [min(max(0.0, bound), 1.0) for bound in (begin, go_on)]
 
 

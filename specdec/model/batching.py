@@ -155,10 +155,11 @@ class Batching:
         shares = share_tokens([call.session.pending for call in self.running], self._max_batch_tokens)
         batch = [(call, count) for call, count in zip(self.running, shares, strict=True) if count]
         self.running = [call for call, count in zip(self.running, shares, strict=True) if not count]
+        fed_tokens = sum(shares)
         for call, count in batch:
-            call.enter_pass(count, len(batch), sum(shares))
+            call.enter_pass(count, len(batch), fed_tokens)
         self.passes += 1
-        self.fed_tokens += sum(shares)
+        self.fed_tokens += fed_tokens
         started = time.monotonic()
         try:
             whole, outcomes = self._compute(batch)
@@ -168,7 +169,7 @@ class Batching:
             self._fail_pass([call for call, _ in batch], type(error).__name__)
             return
         self.failed_passes = 0
-        self._gathering.passed(len(batch), sum(shares), time.monotonic() - started)
+        self._gathering.passed(len(batch), fed_tokens, time.monotonic() - started)
         ended = {call for call, outcome in zip(whole, outcomes, strict=True) if not self._apply(call, outcome)}
         self.running += [call for call, _ in batch if call not in ended]
 
