@@ -207,7 +207,8 @@ def test_a_target_that_loses_a_process_ends_and_its_replacement_answers_the_same
         with pytest.raises(grpc.RpcError) as caught:
             ask_on(TargetServiceStub(channel).Verify)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        ranks[0].join(SECONDS)
+        for rank in ranks:
+            rank.join(SECONDS)
         assert [rank.exitcode for rank in ranks] == [1, -signal.SIGKILL]
     with forked_target(tmp_path / "log of the replacement", held_port) as (_, address):
         assert first_verdict(address) == expected
