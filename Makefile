@@ -71,7 +71,7 @@ soak: setup ## ten minutes of steady load; memory and all else that is held stay
 	@$(TEST_ENVIRONMENT) $(BIN)/python -m tests.soak $(SOAK_FLAGS)
 
 bench: setup ## measure: BENCH=pair, overhead, load, wire or pass_cost (PAIR=… TARGET=… DRAFT=… BENCH_FLAGS=…)
-	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_MODELS) $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks "$(BENCH)" $(BENCH_MODELS) $(BENCH_FLAGS)
 
 fuzz: setup ## let atheris look for bytes that break the codec or the text path (FUZZ_SECONDS=30 each)
 	$(PIP_INSTALL) --only-binary :all: --require-hashes -r requirements/fuzz.txt
