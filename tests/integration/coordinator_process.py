@@ -13,7 +13,7 @@ from coordinator.servicer import GenerationServicer
 from coordinator.session_store import SessionStore
 from coordinator.settings import CoordinatorSettings
 from specdec.serving.server import Server
-from specdec.v1 import generation_pb2_grpc
+from specdec.v1 import generation_pb2, generation_pb2_grpc
 from tests.integration.model_services import channel_to
 
 PATIENCE_SECONDS = 90  # for what must come about: a machine may be busy
@@ -39,6 +39,13 @@ class Coordinator:
         async for answer in stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS):
             if answer.status == wanted:
                 return
+
+    async def left(self, session_id):
+        """Return a session once nobody answers it: the client may be told before Redis knows that the claim is gone."""
+        asked = generation_pb2.GetSessionRequest(session_id=session_id)
+        while (session := await self.stub.GetSession(asked)).state == generation_pb2.SESSION_STATE_RUNNING:
+            pass
+        return session
 
     def metric(self, name, **labels):
         return self.registry.get_sample_value(f"specdec_{name}", labels)

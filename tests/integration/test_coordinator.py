@@ -215,8 +215,7 @@ async def test_a_client_that_leaves_frees_the_session_and_stops_the_work(coordin
     await target.reached("Verify", 1)
     stream.cancel()
     await target.reached("Release", 1)
-    session = await coordinator.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
-    assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
+    assert (await coordinator.left("s")).state == generation_pb2.SESSION_STATE_INTERRUPTED
     assert target.released == [("s", len("hi"))]
 
 

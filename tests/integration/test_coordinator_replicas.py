@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import ValidationError
 
 from coordinator import replicas
@@ -15,11 +15,12 @@ from coordinator.settings import CoordinatorSettings
 from specdec.errors import CacheFull, QueueFull, SpecdecError, StaleFence
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
-from tests.integration.coordinator_process import coordinating
+from tests.integration.coordinator_process import PATIENCE_SECONDS, coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
 from tests.integration.serving_world import until
 
 MALFORMED = "a model server says that a claim is stale, and not under which"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 UNAVAILABLE = generation_pb2.FALLBACK_REASON_DRAFT_UNAVAILABLE
 
 
@@ -94,6 +95,7 @@ async def test_a_draft_that_hangs_costs_one_round_and_is_probed_by_nobodys_calls
         await draft.reached("Probe", 3)
         assert await running.generate(request(20))
         assert (draft.calls["Propose"], draft.most_probes) == (1, 1)
+        running.fleet.drafts.silence = PATIENCE_SECONDS  # what is asked from now on must be answered in time
         draft.going.set()
         await usable(running.fleet.drafts, 1)
         assert not any(event.round.fallback for event in await running.generate(request(20)))
@@ -113,16 +115,30 @@ async def test_a_target_that_hangs_loses_its_sessions_and_gets_none(redis_url):
         assert hanging.calls["Verify"] == 1
 
 
+@asynccontextmanager
+async def followed_health(running):
+    """Give what waits for a status among all those that follow each other from now on: some do not last."""
+    watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_SECONDS)
+
+    async def becomes(status):
+        while (await watch.read()).status != status:
+            pass
+
+    yield becomes
+    watch.cancel()
+
+
 async def test_a_target_that_only_fails_is_not_serving_until_it_is_well(redis_url):
     target = FakeTarget()
-    async with between(redis_url, [target], []) as running:
+    async with between(redis_url, [target], []) as running, followed_health(running) as becomes:
+        await becomes(SERVING)
         target.errors = [SpecdecError("the forward pass failed")] * 3
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await running.generate(request())
             assert caught.value.code() is grpc.StatusCode.INTERNAL
-        await running.health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await running.health(health_pb2.HealthCheckResponse.SERVING)
+        await becomes(NOT_SERVING)
+        await becomes(SERVING)
         assert tokens_of(await running.generate(request())) == continuation(b"hi", 12)
         target.errors = [SpecdecError("the forward pass failed")] * 2
         for _ in range(2):

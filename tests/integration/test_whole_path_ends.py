@@ -79,7 +79,7 @@ async def test_clients_that_leave_stop_their_work_and_nobody_else_notices(path):
     assert [(answer.tokens, answer.rounds) for answer in beside] == alone
     await answers_ended(path)
     for name, shown in zip(going, left, strict=True):
-        session = await path.session(name)
+        session = await path.coordinator.left(name)
         assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
         assert list(session.token_ids[10 : 10 + len(shown)]) == shown
         assert len(session.token_ids) < 200

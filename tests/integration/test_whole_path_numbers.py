@@ -166,7 +166,7 @@ async def test_a_session_that_failed_goes_on_once_the_model_is_well(path, fall_i
     shown, error = await path.failure(session_id=how, **ill)
     assert error.reason == "NUMERICAL_FAILURE"
     assert shown.tokens == well.tokens[: len(shown.tokens)]
-    held = await path.session(how)
+    held = await path.coordinator.left(how)
     assert held.state == generation_pb2.SESSION_STATE_INTERRUPTED
     assert list(held.token_ids) == [ILL, 2, 3, *shown.tokens]
     monkeypatch.setattr(path.target.servicer.model, "bad", None)
