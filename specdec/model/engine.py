@@ -145,7 +145,7 @@ class Engine:
     async def close(self) -> None:
         """Fail every call that is not answered with NotReady, and wait until the thread has ended."""
         self._ready = False
-        self._fail_open()
+        self._fail_open(NotReady, "the engine has been closed")
         self._inbox.put(None)
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
@@ -206,10 +206,16 @@ class Engine:
         job.future.add_done_callback(lambda _: self._open.discard(job))
         self._inbox.put(job)
 
-    def _fail_open(self) -> None:
+    def _fail_open(self, kind: type[SpecdecError], why: str) -> None:
         for job in self._open:
             if not job.over:
-                job.future.set_exception(NotReady("the engine has been closed"))
+                job.future.set_exception(kind(why))
+
+    def _break(self) -> None:
+        """Answer all that is open and take nothing more; on the loop's thread, so that no call slips in between."""
+        self._ready = False
+        self._fail_open(SpecdecError, "the engine has failed")
+        self.broken.set()
 
     def _main(self) -> None:
         try:
@@ -219,10 +225,7 @@ class Engine:
                     self._show()
         except Exception:
             _logger.exception("the engine's thread has ended")
-            self._ready = False
-            for job in list(self._open):
-                job.fail(SpecdecError("the engine has failed"))
-            self._loop.call_soon_threadsafe(self.broken.set)
+            self._loop.call_soon_threadsafe(self._break)
 
     def _take(self) -> bool:
         """Move what has come to the batch, waiting up to a heartbeat for it when there is nothing to do. False: end."""

@@ -1,6 +1,7 @@
 """Calls that end early: cancelled, superseded, refused, failed, closed. Nobody else notices."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from specdec.errors import (
     SpecdecError,
     StaleFence,
 )
+from specdec.model import engine as engine_module
 from specdec.model.engine import Engine, Feed
 from tests.engines import state_of
 from tests.unit.engine.hash_model import (
@@ -263,6 +265,25 @@ async def test_engine_that_breaks_answers_what_is_open_and_refuses_the_rest(monk
     with pytest.raises(NotReady):
         await engine.run(VerifyWork(prefix_of([1])))
     await engine.broken.wait()
+    await engine.close()
+
+
+async def test_a_call_that_comes_while_the_engine_breaks_is_answered(monkeypatch):
+    monkeypatch.setattr(engine_module, "HEARTBEAT_SECONDS", 0.01)
+    engine = Engine(HashModel(), advance, limits())
+    breaking, submit = threading.Event(), engine._submit
+    monkeypatch.setattr(engine._batching, "turn", lambda: breaking.wait(30) and raises(KeyError("its own"))(None))
+
+    def submit_when_broken(job):
+        breaking.set()
+        engine._thread.join()
+        submit(job)
+
+    monkeypatch.setattr(engine, "_submit", submit_when_broken)
+    engine.start()
+    with pytest.raises(SpecdecError, match="the engine has failed"):
+        async with asyncio.timeout(30):
+            await engine.run(VerifyWork(prefix_of([1])))
     await engine.close()
 
 
