@@ -167,7 +167,10 @@ class LoggedProcess:
         return "\n".join(lines[-TAIL_LINES:])
 
     def _write(self, record: PidRecord) -> None:
-        self._pid_file.write_text(json.dumps(asdict(record)))
+        """Put a pid file in place as a whole: another command, or the guard of one that is killed now, may look."""
+        beside = self._pid_file.with_name(f"{self._pid_file.name}.part")
+        beside.write_text(json.dumps(asdict(record)))
+        beside.replace(self._pid_file)
 
     def _running(self) -> psutil.Process | None:
         record = self.record()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -136,6 +137,23 @@ def test_a_record_of_before_a_reboot_is_of_no_process(process):
     process._pid_file.write_text(json.dumps(json.loads(written) | {"boot": "another"}))
     assert process.record() is None
     process._pid_file.write_text(written)
+
+
+def test_a_pid_file_is_never_seen_half_written(process, tmp_path, monkeypatch):
+    """By the guard of a command that is killed at that moment, above all: it would end nothing."""
+    run(process, SERVES)
+    before, seen, write = process.record(), [], Path.write_text
+
+    def look_and_write(path, text):
+        path.touch()
+        os.truncate(path, 0)
+        seen.append(LoggedProcess(tmp_path, "target").record())
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", look_and_write)
+    after = process.remember_ports(71, 72)
+    assert seen == [before]
+    assert LoggedProcess(tmp_path, "target").record() == after
 
 
 def test_a_pid_nobody_has_is_no_process(tmp_path):
