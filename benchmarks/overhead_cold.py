@@ -113,11 +113,25 @@ def _logits(model: SyntheticModel, tokens: Sequence[int], rows: int) -> torch.Te
     return logits
 
 
-def floor_ms(cold: Sequence[dict[str, Any]], gamma: int, after: str) -> float:
-    """Return what draws, verdict and calls of a round take together, at the pace they have after something."""
-    median = {entry["what"]: entry["milliseconds"]["median"] for entry in cold if entry["after"] == after}
-    calls = 2 if gamma else 1
-    return float(gamma * median[DRAW] + median[verdict(gamma)] + calls * median[CALL])
+def floor_ms(cold: Sequence[dict[str, Any]], way: dict[str, Any], after: str) -> float:
+    """Return what draws, verdict and calls of a round take at least.
+
+    A floor lies above nothing that it bounds: each counts with what it took apart, after something, or with the mean
+    that it took in the rounds where that is less.
+
+    Args:
+        cold: what ``measure_cold`` found.
+        way: the figures of the rounds.
+        after: a wait, or itself.
+    """
+    apart = {entry["what"]: entry["milliseconds"]["median"] for entry in cold if entry["after"] == after}
+    gamma, took = way["gamma"], way["milliseconds"]
+    pieces = [
+        (gamma * apart[DRAW], took["draft_sampling"]),
+        (apart[verdict(gamma)], took["target_sampling"]),
+        ((2 if gamma else 1) * apart[CALL], took["propose_call"] + took["verify_call"]),
+    ]
+    return float(sum(min(piece) for piece in pieces))
 
 
 def _timed(what: str, work: Callable[[], object], wait_seconds: float) -> Iterator[dict[str, Any]]:
