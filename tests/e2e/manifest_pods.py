@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.request import urlopen
 
 from deploy.process import LoggedProcess
 from deploy.system import MODULES
 from tests.manifests import Object, container, environment, pod, workload
+from tests.ports import HOST
 
 SECRETS = {"username": "specdec", "password": "it's a $ecret"}
 SECONDS = 120.0
@@ -50,13 +52,14 @@ class Pods:
         self._given = dict(given)
 
     def __enter__(self) -> Self:
-        """Start the services and wait until all serve."""
+        """Start the services and wait until all serve, the coordinator with the draft beside it."""
         try:
             for step in (self._launch, self._wait):
                 for name in ("target", "draft"):
                     step(name)
             self._launch("coordinator")
             self._wait("coordinator")
+            self.processes["coordinator"].wait_until(self._draft_joined, SECONDS, "joined by the draft")
         except BaseException:
             self._kill()
             raise
@@ -92,6 +95,10 @@ class Pods:
     def _wait(self, name: str) -> None:
         record = self.processes[name].wait_listening(SECONDS)
         self.ports[name], self.metrics[name] = record.port, record.metrics_port
+
+    def _draft_joined(self) -> bool:
+        with urlopen(f"http://{HOST}:{self.metrics['coordinator']}/metrics", timeout=SECONDS) as page:
+            return 'specdec_replicas_usable{service="draft"} 1.0' in page.read().decode()
 
     def _kill(self) -> None:
         for process in self.processes.values():
