@@ -75,7 +75,7 @@ class ComposedDraft(Draft):
 
     def _go_on(self, unfed: list[int]) -> Feed | Done:
         unfed = [*unfed, *add_followers(self, self.followers)]
-        return self.done() if self.full else Feed(unfed, 1)
+        return self.done() if self.ended else Feed(unfed, 1)
 
 
 def add_followers(draft: Draft, followers: Source) -> list[int]:

@@ -19,6 +19,7 @@ from tests.statistical.test_law_of_lookups import REPEATING
 TARGET, DRAFT, LENGTH, SESSIONS = 1, 2, 3, 400
 HOT = params_of("hot", "none")
 BOUNDS = (0.5, 0.3)
+FIRST_ALWAYS = (0.0, 0.3)  # what hardly stands is proposed too, and no model is asked after it
 NEVER = {*map(model_grade, (0.05, 0.15, 0.25, 0.35, 0.45, 0.55)), lookup_grade(2)}  # are taken to stand
 
 
@@ -43,12 +44,12 @@ class LeavesOut(Draft):
 class Lengths:
     """A kind of draft with bounds, and the lengths of its proposals."""
 
-    def __init__(self, kind, **more):
-        self._kind, self._more = kind, more
+    def __init__(self, kind, bounds=BOUNDS, **more):
+        self._kind, self._bounds, self._more = kind, bounds, more
         self.drafts = []
 
     def __call__(self, *fields):
-        self.drafts.append(self._kind(*fields, Stop(calibration(), BOUNDS), **self._more))
+        self.drafts.append(self._kind(*fields, Stop(calibration(), self._bounds), **self._more))
         return self.drafts[-1]
 
     def z_of(self, way, sessions=SESSIONS):
@@ -64,7 +65,9 @@ class Lengths:
 KINDS = {
     "model": partial(Lengths, Draft),
     "lookup": lambda: Lengths(LookupDraft, source=partial(own_tokens, Lookups(2, SESSIONS, 10**6))),
-    "lookup before a model": lambda: Lengths(ComposedDraft, source=partial(matches, Lookups(2, SESSIONS, 10**6))),
+    "lookup before a model": lambda: Lengths(
+        ComposedDraft, FIRST_ALWAYS, source=partial(matches, Lookups(2, SESSIONS, 10**6))
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from draft_service.drafting import Draft, DraftLimits
 from draft_service.lookup import LONGEST, Lookups
-from draft_service.lookup_drafting import LookupDraft, own_tokens
+from draft_service.lookup_drafting import ComposedDraft, LookupDraft, matches, own_tokens
 from draft_service.survival import (
     MODEL_PRIOR,
     PRIOR_TRIALS,
@@ -127,6 +127,17 @@ def test_a_lookup_leaves_out_what_is_not_worth_it_and_goes_by_how_much_matched()
     assert lookup(short, stop) == ()
     assert (stop.grades, stop.left_out) == ([], [lookup_grade(2)])
     assert lookup(short, Stop(calibration, bounds=(0.0,))) == lookup(short, Stop()) == (3, 9, 8, 1)
+
+
+@pytest.mark.parametrize(("bound", "asks"), [(0.3, True), (0.4, False)])
+def test_a_model_is_asked_after_a_lookup_only_for_a_token_that_is_worth_it(bound, asks):
+    # 3 followed (1, 2) and stands at 0.5. A longer match would at 0.57, which is worth neither bound, any token at 0.7.
+    committed, stop = (1, 2, 3, 1, 2), Stop(bounds=(0.0, bound))
+    params, source = SamplingParams(temperature=1.0, seed=3), partial(matches, Lookups(2, 8, 1000))
+    draft = ComposedDraft(prefix_of(committed), params, 4, Verification.TOKEN, LIMITS, stop, source=source)
+    outcome = draft.begin(list(committed))
+    assert draft.draft_tokens == [3]
+    assert outcome == (Feed([3], 1) if asks else draft.done())
 
 
 def of_lookups(record, bounds=(0.5,)):
