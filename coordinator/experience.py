@@ -57,7 +57,7 @@ class Costs:
     """
 
     passes: Durations
-    propose: Durations = field(default_factory=Durations)
+    propose: Durations = field(default_factory=lambda: Durations(fixed=0.0))
     verify: Usual = field(default_factory=Usual)
     plain: bool = False
     trials: int = 0
@@ -110,8 +110,8 @@ class Experience:
         self._budget = min(self._budget + TRIAL_SHARE * seconds, BUDGET_SECONDS)
 
     def pay(self, seconds: float) -> bool:
-        """Take what a trial is expected to lose from the budget, if it is there."""
-        if seconds > self._budget:
+        """Take what a trial is expected to lose from the budget; what is dearer than a full one leaves a debt."""
+        if seconds > self._budget < BUDGET_SECONDS:
             return False
         self._budget -= max(seconds, 0.0)
         return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from coordinator.durations import FORGET
 
-PRIOR_ROUNDS = 2.0  # that the fleet's experience counts for beside a session's own
+PRIOR_ROUNDS = 4.0  # that the fleet's experience counts for beside a session's own
 
 
 @dataclass(slots=True)
@@ -66,17 +66,19 @@ class Prospect:
 def prospects(own: Acceptance, fleet: Acceptance, max_gamma: int) -> list[Prospect]:
     """Return what 0 to max_gamma draft tokens may be expected to bring, entry gamma for gamma.
 
-    A position nobody has asked for is taken to be like the one before it; the first, when nothing is known, for a coin.
+    What is known of a position is weighed against one round in which it is like the one before it; the first is weighed
+    against a coin. So one round decides nothing, and a position nobody has asked for is taken to be like its neighbour.
     """
     expected = [Prospect(0.0, 0.0)]
     going = standing = 1.0
-    known = Position(asked=1.0, proposed=1.0, stood=0.5)
+    before = Position(asked=1.0, proposed=1.0, stood=0.5)
     for index in range(max_gamma):
-        here = _with_prior(_at(own, index), _at(fleet, index))
-        known = here if here.asked > 0 else known
-        going *= known.proposed / known.asked
-        standing *= known.stood / known.asked
+        prior = _joined(_at(fleet, index), before, 1.0)
+        here = _joined(_at(own, index), prior, PRIOR_ROUNDS)
+        going *= here.proposed / here.asked
+        standing *= here.stood / here.asked
         expected.append(Prospect(expected[-1].proposed + going, expected[-1].stood + standing))
+        before = here
     return expected
 
 
@@ -84,10 +86,10 @@ def _at(acceptance: Acceptance, index: int) -> Position:
     return acceptance.positions[index] if index < len(acceptance.positions) else Position()
 
 
-def _with_prior(own: Position, fleet: Position) -> Position:
-    share = min(1.0, PRIOR_ROUNDS / fleet.asked) if fleet.asked > 0 else 0.0
+def _joined(known: Position, prior: Position, rounds: float) -> Position:
+    share = min(1.0, rounds / prior.asked) if prior.asked > 0 else 0.0
     return Position(
-        own.asked + share * fleet.asked, own.proposed + share * fleet.proposed, own.stood + share * fleet.stood
+        known.asked + share * prior.asked, known.proposed + share * prior.proposed, known.stood + share * prior.stood
     )
 
 

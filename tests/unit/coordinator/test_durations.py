@@ -5,19 +5,43 @@ import pytest
 from coordinator.durations import EXACT, Durations
 
 
-def test_durations_lie_on_lines_and_never_fall():
-    durations = Durations()
-    durations.observe(1, 2.0)
-    assert durations.expected(5) == 2.0
-    durations.observe(3, 4.0)
-    assert [durations.expected(tokens) for tokens in (0, 1, 2, 3, 5)] == [1.0, 2.0, 3.0, 4.0, 6.0]
+def known(*seen, fixed=1.0):
+    durations = Durations(fixed)
+    for tokens, seconds in seen:
+        durations.observe(tokens, seconds)
+    return durations
+
+
+def test_durations_lie_on_lines_between_and_beyond_what_is_known():
+    durations = known((1, 2.0), (2, 2.5), (3, 4.0), (9, 10.0))
+    assert [durations.expected(tokens) for tokens in (1, 1.5, 2, 3, 6, 9, 12)] == [2.0, 2.25, 2.5, 4.0, 7.0, 10.0, 13.0]
+
+
+def test_what_few_tokens_take_that_were_not_seen_is_taken_to_be_what_fewer_take():
+    durations = known((1, 2.0), (5, 4.0))
+    assert [durations.expected(tokens) for tokens in (0, 1, 2, 3, 4, 4.5)] == [2.0, 2.0, 2.0, 2.0, 2.0, 3.0]
+    assert durations.expected(7) == 5.0, "beyond it goes on as between what was seen, not as the step that is a guess"
+
+
+def test_what_grows_with_its_tokens_is_in_proportion_until_more_is_known():
+    durations = known((4, 0.4), fixed=0.0)
+    assert [durations.expected(tokens) for tokens in (0, 1, 8)] == pytest.approx([0.0, 0.1, 0.8])
+    durations = known((3, 0.4), (4, 0.7), fixed=0.0)
+    assert durations.expected(1) == pytest.approx(0.4 / 3), "and never less than nothing"
+    assert known((2, 0.3), (4, 0.5), fixed=0.0).expected(3) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("tokens", [0, 6])
+@pytest.mark.parametrize("fixed", [0.0, 1.0])
+def test_one_kind_says_nothing_wrong_of_itself(tokens, fixed):
+    assert known((tokens, 2.0), fixed=fixed).expected(tokens) == pytest.approx(2.0)
 
 
 def test_neighbours_that_fall_are_of_their_common_mean():
     durations = Durations()
     for tokens, seconds in ((1, 1.0), (2, 9.0), (3, 3.0), (4, 3.0), (6, 8.0)):
         durations.observe(tokens, seconds)
-    assert [durations.expected(tokens) for tokens in (1, 2, 3, 4, 5, 6)] == [1.0, 5.0, 5.0, 5.0, 6.5, 8.0]
+    assert [durations.expected(tokens) for tokens in (1, 2, 3, 4, 5, 6)] == [1.0, 5.0, 5.0, 5.0, 5.0, 8.0]
     for _ in range(99):
         durations.observe(3, 3.0)
     assert durations.expected(2) < 3.1
