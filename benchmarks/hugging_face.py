@@ -6,6 +6,8 @@ library's own prompt lookup. Both run with its defaults.
 
 import multiprocessing
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Self
@@ -85,7 +87,8 @@ class HuggingFace:
         """
         self._process.start()
         self._there.close()
-        failure = self._receive()
+        with _telling_of_its_end():
+            failure = self._here.recv()
         if failure:
             raise StartFailed(f"Hugging Face: {failure}")
         return self
@@ -102,15 +105,19 @@ class HuggingFace:
         Raises:
             StartFailed: the process has ended.
         """
-        self._here.send(question)
-        found: Recording = self._receive()
+        with _telling_of_its_end():
+            self._here.send(question)
+            found: Recording = self._here.recv()
         return found
 
-    def _receive(self) -> Any:
-        try:
-            return self._here.recv()
-        except EOFError as error:
-            raise StartFailed("Hugging Face: the process has ended; it says above why") from error
+
+@contextmanager
+def _telling_of_its_end() -> Iterator[None]:
+    """Talk to the process; if it ends, before or after it has read what it was sent, say so."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise StartFailed("Hugging Face: the process has ended; it says above why") from error
 
 
 class _Arrivals(BaseStreamer):

@@ -26,6 +26,10 @@ def test_alone_and_assisted_say_what_the_target_says(target):
     with HuggingFace(target, f"layers:1:{target}", threads=1) as library:
         alone, assisted = (library.ask(question(one)) for one in (False, True))
         sampled = [library.ask(question(assisted=False, temperature=1.0)).token_ids for _ in range(2)]
+        library._process.kill()
+        library._process.join()
+        with pytest.raises(StartFailed, match="the process has ended"):
+            library.ask(question(assisted=False))
     expected = Reference(model, len(VOCABULARY)).model.generate(
         input_ids=model.dummy_inputs["input_ids"].new_tensor([alone.prompt_ids]),
         max_new_tokens=TOKENS,
