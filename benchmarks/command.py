@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from benchmarks.output import Grid, console, emit, rounded
-from benchmarks.results import RESULTS, write_section
+from benchmarks.results import RESULTS, BrokenSection, write_section
 from client.failures import from_rpc_error
 from deploy.process import StartFailed
 
@@ -56,10 +56,19 @@ def run(benchmark: Benchmark, arguments: list[str]) -> int:
         return 1
     report = rounded(report)
     emit(report, benchmark.grids(report))
-    if options.write:
-        name = benchmark.name(report)
-        write_section(options.results, name, benchmark.section(report))
-        write_json(json_path(options.results, name), report)
+    return _write(benchmark, options.results, report) if options.write else 0
+
+
+def _write(benchmark: Benchmark, results: Path, report: Report) -> int:
+    """Keep a report and put its section in place; what was measured is kept even where the section has no place."""
+    name = benchmark.name(report)
+    kept = json_path(results, name)
+    write_json(kept, report)
+    try:
+        write_section(results, name, benchmark.section(report))
+    except BrokenSection as broken:
+        console().print(f"{results} stays as it was: {broken}. What was measured is in {kept}")
+        return 1
     return 0
 
 
@@ -74,6 +83,10 @@ def _read(benchmark: Benchmark, source: Path) -> Report:
         raise NotItsReport(f"{source} cannot be read: {error}") from error
     if not isinstance(report, dict) or report.get("benchmark") != benchmark.module:
         raise NotItsReport(f"{source} is no report of benchmarks.{benchmark.module}")
+    try:
+        benchmark.name(report), benchmark.section(report), benchmark.grids(report)
+    except (LookupError, TypeError, ValueError) as error:
+        raise NotItsReport(f"{source} is no whole report of benchmarks.{benchmark.module}: {error!r}") from error
     return report
 
 

@@ -147,6 +147,11 @@ def test_section_and_json_are_kept_beside_each_other(report, tmp_path, capsys):
     assert section(report) in results.read_text()
     assert json.loads((tmp_path / "results" / "pair-Qwen-Q.json").read_text()) == report
     assert json.loads(capsys.readouterr().out) == report
+    results.write_text(results.read_text() + "<!-- pair:Qwen/Q -->\n")
+    (tmp_path / "results" / "pair-Qwen-Q.json").unlink()
+    assert run(benchmark, ["--from", str(source), "--write", "--results", str(results)]) == 1
+    assert "What was measured is in" in " ".join(capsys.readouterr().err.split())
+    assert json.loads((tmp_path / "results" / "pair-Qwen-Q.json").read_text()) == report
     source.write_text("{")
     assert run(benchmark, ["--from", str(source)]) == 1
     assert "cannot be read" in " ".join(capsys.readouterr().err.split())
