@@ -5,9 +5,10 @@
     python -m benchmarks.pair --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --draft lookup:
     python -m benchmarks.pair --from pair.json --write
 
-The real services answer over loopback, one system a draft: plainly, with each gamma, and with the gamma they choose.
-Beside them Hugging Face ``generate`` answers the same prompts with the same models, alone and assisted. One JSON object
-goes to standard output, a table to a terminal; with --write the pair's section of benchmarks/RESULTS.md is made anew.
+The real services answer over loopback, one system a draft: plainly, with each gamma, with the gamma they choose, and
+plainly once more, which shows the noise. Beside them Hugging Face ``generate`` answers the same prompts with the same
+models, alone and assisted. One JSON object goes to standard output, a table to a terminal; with --write the pair's
+section of benchmarks/RESULTS.md is made anew.
 """
 
 import argparse

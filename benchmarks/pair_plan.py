@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.hugging_face import ASSISTED, Question
 from benchmarks.prompts import PROMPTS
-from benchmarks.ways import ADAPTIVE, speculation, way_name
+from benchmarks.ways import ADAPTIVE, PLAIN_AGAIN, speculation, way_name
 from specdec.v1 import common_pb2, generation_pb2
 
 
@@ -45,8 +45,11 @@ class Plan:
 
     @property
     def gamma_by_way(self) -> dict[str, int | None]:
-        """The ways of the services by name: plain first, then each gamma, then what they choose themselves."""
-        return {way_name(gamma): gamma for gamma in (*self.gammas, None)}
+        """The ways of the services by name: plain, each gamma, what they choose themselves, and plain once more.
+
+        The last comes as far from the first as others do, so that the pace of the machine drifts as much between them.
+        """
+        return {way_name(gamma): gamma for gamma in (*self.gammas, None)} | {PLAIN_AGAIN: 0}
 
     @property
     def cases(self) -> int:

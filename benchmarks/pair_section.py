@@ -5,9 +5,9 @@ from typing import Any
 
 from benchmarks.hugging_face import ASSISTED, GENERATE
 from benchmarks.output import Grid
-from benchmarks.pair_goals import ALL, goals, kept_grid
+from benchmarks.pair_goals import ALL, LEAST_DRAFTED, drafted, goals, kept_grid
 from benchmarks.surroundings import in_words
-from benchmarks.ways import PLAIN
+from benchmarks.ways import PLAIN, PLAIN_AGAIN
 from benchmarks.wording import NOTHING, median, number, quartiles
 
 MIN_REACHED = 10  # rounds behind an acceptance that is shown
@@ -50,8 +50,26 @@ def _how(report: dict[str, Any]) -> str:
         "**Expected** is the same ratio if only the models took time: tokens a round × T(1) / (draft time + T(n + 1)), "
         "T(n) being a target pass over n tokens as the target server timed it; **efficiency** is the measured over the "
         "expected one. **Acceptance** at a position counts rounds whose proposal reached it with all earlier draft "
-        f"tokens kept; fewer than {MIN_REACHED} such rounds are not shown."
+        f"tokens kept; fewer than {MIN_REACHED} such rounds are not shown. {_limits(report)}"
     )
+
+
+def _limits(report: dict[str, Any]) -> str:
+    """Say what the comparisons cannot tell."""
+    settings = report["settings"]
+    said = [
+        "The best way is picked after the fact, so its figure is flattered a little.",
+        f"Adaptive answers with fewer than {LEAST_DRAFTED:g} draft tokens a round are plain decoding: what they gain "
+        "or lose is not counted as speculation's.",
+        "One coordinator answers in all ways, so adaptive gamma knows from the fixed ones what calls take, and from "
+        "greedy or COUPLED ones how far proposals stand.",
+    ]
+    if any(settings["temperatures"]):
+        ways = "adaptive answers and those of Hugging Face" if settings["verification"] == "coupled" else "the ways"
+        said.append(f"Above temperature 0 {ways} draw other texts than gamma 0: their ratios compare different texts.")
+    if any(cell["way"] == PLAIN_AGAIN for draft in report["drafts"] for cell in draft["cells"]):
+        said.append(f"**{PLAIN_AGAIN.capitalize()}** is the same asked a second time: its distance from 1 is noise.")
+    return " ".join(said)
 
 
 def _models(report: dict[str, Any]) -> str:
@@ -61,7 +79,7 @@ def _models(report: dict[str, Any]) -> str:
 
 
 def _verdict(draft: dict[str, Any]) -> str:
-    cells = [cell for cell in _speculating(draft) if cell["kind"] != ALL and cell["speedup"]]
+    cells = [cell for cell in _speculating(draft) if cell["kind"] != ALL and cell["speedup"] and drafted(cell)]
     losing = sum(cell["speedup"]["median"] < 1 for cell in cells)
     fallbacks = sum(cell["fallback_rounds"] for cell in cells)
     sentences = [f"Speculation loses in {losing} of {len(cells)} settings."]
@@ -91,17 +109,23 @@ def _equality(whose: str, differences: Sequence[dict[str, Any]], compared: int) 
 def _best(report: dict[str, Any]) -> Grid:
     """Return the fastest way measured for each kind and temperature: chosen afterwards, so slightly flattered."""
     found: dict[tuple[str, float], list[tuple[float, str, Cell]]] = {}
+    noise: dict[tuple[str, float, str], dict[str, float] | None] = {}
     for draft in report["drafts"]:
+        for cell in draft["cells"]:
+            if cell["way"] == PLAIN_AGAIN:
+                noise[cell["kind"], cell["temperature"], draft["draft"]] = cell["speedup"]
         for cell in _speculating(draft):
-            if cell["speedup"]:
+            if cell["speedup"] and drafted(cell):
                 key = (cell["kind"], cell["temperature"])
                 found.setdefault(key, []).append((cell["speedup"]["median"], draft["draft"], cell))
     rows = []
     for (kind, temperature), ways in found.items():
         speedup, draft, cell = max(ways, key=lambda way: way[0])
+        around = quartiles(noise.get((kind, temperature, draft)), 2)
         way = [f"`{draft}`", cell["way"], _spread(cell["speedup"])] if speedup > 1 else ["none", PLAIN, "1"]
-        rows.append([f"{kind}, {temperature:g}", *way])
-    return Grid("What pays, of what was measured", ["prompts, temperature", "draft", "way", "speed-up"], rows)
+        rows.append([f"{kind}, {temperature:g}", *way, around])
+    header = ["prompts, temperature", "draft", "way", "speed-up", PLAIN_AGAIN]
+    return Grid("What pays, of what was measured", header, rows)
 
 
 def _grids(draft: dict[str, Any]) -> list[Grid]:
@@ -115,7 +139,7 @@ def _speedups(draft: dict[str, Any]) -> Grid:
         [
             f"{kind}, {temperature:g}",
             median(cells[kind, temperature, PLAIN]["tokens_a_second"], 1),
-            *(_spread(cells[kind, temperature, way]["speedup"]) for way in ways),
+            *(_shown(cells[kind, temperature, way]) for way in ways),
         ]
         for kind, temperature in dict.fromkeys((kind, temperature) for kind, temperature, _ in cells)
     ]
@@ -150,7 +174,7 @@ def _cost_row(cell: Cell) -> list[str]:
         number(cell.get("draft_tokens_a_round", 0.0), 2),
         number(cell["tokens_a_round"], 2),
         number(took["draft_token"], 2),
-        number(took["propose_call"] if cell["way"] != PLAIN else None, 2),
+        number(took["propose_call"] if cell["gamma"] != 0 else None, 2),
         number(took["target"], 2),
         number(took["verify_call"], 2),
         median(cell.get("expected_speedup"), 2),
@@ -175,7 +199,11 @@ def _rates(acceptance: Sequence[Cell], gamma: int) -> list[str]:
 
 
 def _speculating(draft: dict[str, Any]) -> Iterable[Cell]:
-    return (cell for cell in draft["cells"] if "acceptance" in cell)
+    return (cell for cell in draft["cells"] if cell.get("gamma", 0) != 0)
+
+
+def _shown(cell: Cell) -> str:
+    return quartiles(cell["speedup"], 2) if cell["way"] == PLAIN_AGAIN else _spread(cell["speedup"])
 
 
 def _spread(figures: dict[str, float] | None) -> str:

@@ -103,6 +103,7 @@ def cost_figures(recordings: Sequence[Recording]) -> dict[str, float | None]:
         "draft_token": _a_draft_token(rounds),
         "verify_call": _milliseconds(one.verify_seconds for one in rounds),
         "target": _milliseconds(one.target.model for one in rounds),
+        "target_forward": _milliseconds(one.target.forward for one in rounds),
     }
 
 

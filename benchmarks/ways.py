@@ -13,6 +13,9 @@ def way_name(gamma: int | None) -> str:
 PLAIN = way_name(0)
 """Plain decoding: what all others are compared with."""
 
+PLAIN_AGAIN = f"{PLAIN} again"
+"""The same: how far it is from itself is the noise of every comparison."""
+
 
 def speculation(gamma: int | None, verification: str) -> generation_pb2.SpeculationParams:
     """Say it to the services.
