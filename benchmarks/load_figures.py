@@ -11,26 +11,30 @@ from benchmarks.speculation import MIN_DECODED_TOKENS, acceptance_by_position
 
 
 def load_figures(runs: Sequence[Sequence[Answered]], seconds: float) -> dict[str, Any]:
-    """Sum up runs of one kind; the warm-up of each is left out.
+    """Sum up runs of one kind; what came, was asked for or was refused in the warm-up of each is left out.
 
     Args:
         runs: what each brought, at least one.
         seconds: of each.
 
     Returns:
-        Figures by name. An answer whose first tokens had not come when time was up counts with what it had waited.
+        Figures by name; ``tokens_a_second`` is the median over runs. An answer whose first tokens had not come when
+        time was up counts with what it had waited.
     """
     warm = WARM_SHARE * seconds
     answers = [answer for run in runs for answer in run]
-    begun = [answer for answer in answers if answer.begun >= warm and not answer.refused]
+    asked = [answer for answer in answers if answer.begun >= warm]
+    begun = [answer for answer in asked if not answer.refused]
     paces = [tokens_a_second(run, warm, seconds) for run in runs]
-    rounds = [one for answer in answers for one in answer.recording.decoding]
+    rounds = [
+        one for answer in answers for one in answer.recording.decoding if warm <= answer.begun + one.arrived < seconds
+    ]
     drafted = sum(one.gamma for one in rounds)
     return {
         "answers": len(begun),
-        "refused": sum(answer.refused for answer in answers),
+        "refused": sum(answer.refused for answer in asked),
         "waiting": sum(not answer.recording.rounds for answer in begun),
-        "tokens_a_second": sum(paces) / len(paces),
+        "tokens_a_second": statistics.median(paces),
         "tokens_a_second_by_run": paces,
         "first_token_seconds": percentiles([first_token(answer, seconds) for answer in begun]),
         "token_seconds": percentiles([pace for answer in answers for pace in token_seconds(answer, warm, seconds)]),

@@ -1,14 +1,15 @@
 """The ``load`` benchmark's report in words and tables, made from its JSON alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.load_goals import CLOSED, goals
 from benchmarks.output import Grid
+from benchmarks.speculation import spread
 from benchmarks.surroundings import in_words
-from benchmarks.ways import ADAPTIVE, PLAIN
-from benchmarks.wording import NOTHING, adaptive_goals, against_goal, number
+from benchmarks.wording import NOTHING, number, quartiles
 
-CLOSED, OPEN = "closed", "open"
-MANY, TIMES = 16, 4.0  # sessions, and what they bring against one
+OPEN = "open"
 
 
 def section(report: dict[str, Any]) -> str:
@@ -21,25 +22,6 @@ def section(report: dict[str, Any]) -> str:
         *(grid.markdown() for grid in grids(report)),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def goals(report: dict[str, Any]) -> str:
-    """Return the paragraph that compares what many sessions bring with one, and adaptive gamma with the fixed ones."""
-    paces: dict[float, dict[str, float]] = {}
-    for cell in report["cells"]:
-        if cell["kind"] == CLOSED and cell["tokens_a_second"]:
-            paces.setdefault(cell["load"], {})[cell["way"]] = cell["tokens_a_second"]
-    compared = {f"{load:g} sessions": ways for load, ways in paces.items() if {ADAPTIVE, PLAIN} <= ways.keys()}
-    if not compared:
-        return "No load was long enough to be compared."
-    said = []
-    if {1, MANY} <= paces.keys():
-        times = {way: pace / paces[1][way] for way, pace in paces[MANY].items() if way in paces[1]}
-        said.append(against_goal(f"What {MANY} sessions bring against one", times, TIMES))
-    best = {load: max(pace for way, pace in ways.items() if way != ADAPTIVE) for load, ways in compared.items()}
-    shares = {load: ways[ADAPTIVE] / best[load] for load, ways in compared.items()}
-    plain = {load: ways[ADAPTIVE] / ways[PLAIN] for load, ways in compared.items()}
-    return "Goals: " + " ".join(said + adaptive_goals(shares, plain))
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:
@@ -56,15 +38,24 @@ def _how(report: dict[str, Any]) -> str:
     return (
         f"Target `{settings['target']}`, draft `{settings['draft']}`, {settings['threads']} threads each, on one "
         "machine with the coordinator, Redis and the client. Every load is put on for "
-        f"{settings['seconds']:g} seconds, of which the first quarter does not count, once in every way and again for "
-        f"{settings['laps']} laps in changing order; answers of at most {settings['max_new_tokens']} tokens at "
-        f"temperature {settings['temperature']:g}, verification {settings['verification']}. Sessions ask again as soon "
-        "as they are answered; requests arrive as the same Poisson process in every way, at shares of the rate that "
-        "plain decoding served at most. **Against gamma 0** compares the tokens a second in all. **First token** is "
-        "the time to the first tokens of an answer (those still waiting at the end count with what they had waited), "
-        "**a token** the mean time of the later ones; p50 and p99 over answers. The last table has what a round's "
-        "calls take: Propose in all, and of Verify what it waited in the target's queue, spent in passes with all that "
-        "share them and in verification, and what is left, the wire above all."
+        f"{settings['seconds']:g} seconds, of which the first quarter does not count, {_times(settings['laps'])}; "
+        f"answers of at most {settings['max_new_tokens']} tokens at temperature {settings['temperature']:g}, "
+        f"verification {settings['verification']}. Sessions ask again as soon as they are answered; requests arrive as "
+        "the same Poisson process in every way, at shares of the rate that plain decoding served at most. One "
+        "coordinator answers in all ways, so adaptive gamma has learnt from the fixed ones, too. **Against gamma 0** "
+        "compares the tokens a second in all. **First token** is the time to the first tokens of an answer (those "
+        "still waiting at the end count with what they had waited), **a token** the mean time of the later ones; p50 "
+        "and p99 over answers, p99 of fewer than a hundred being the largest. The last table has what a round's calls "
+        "take: Propose in all, and of Verify what it waited in the target's queue, spent in passes with all that share "
+        "them and in verification, and what is left, the wire above all."
+    )
+
+
+def _times(laps: int) -> str:
+    if laps == 1:
+        return "once in every way, so that there is no spread"
+    return (
+        f"in every way in each of {laps} laps in changing order; tokens a second are medians over laps with quartiles"
     )
 
 
@@ -89,8 +80,8 @@ def _row(cell: dict[str, Any]) -> list[str]:
     first, token = cell["first_token_seconds"], cell["token_seconds"]
     return [
         f"{cell['load']:.3g}, {cell['way']}",
-        number(cell["tokens_a_second"], 1),
-        number(cell["against_plain"], 2),
+        _over_laps(cell["tokens_a_second"], cell.get("tokens_a_second_by_run", ()), 1),
+        _over_laps(cell["against_plain"], cell.get("against_plain_by_run", ()), 2),
         number(cell["draft_tokens_a_round"], 2),
         *_milliseconds(first),
         *_milliseconds(token),
@@ -98,6 +89,10 @@ def _row(cell: dict[str, Any]) -> list[str]:
         str(cell["waiting"]),
         str(cell["refused"]),
     ]
+
+
+def _over_laps(figure: float | None, by_lap: Sequence[float], digits: int) -> str:
+    return quartiles(spread(by_lap), digits) if len(by_lap) > 1 else number(figure, digits)
 
 
 def _milliseconds(found: dict[str, float] | None) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.cost_model import Costs, alike
-from benchmarks.load_section import CLOSED
+from benchmarks.load_goals import CLOSED
 from benchmarks.pair_goals import ALL
 from benchmarks.plot import Plot, Point, Series
 from benchmarks.ways import ADAPTIVE, PLAIN

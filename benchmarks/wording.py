@@ -41,6 +41,11 @@ def adaptive_goals(shares: Mapping[str, float], against_plain: Mapping[str, floa
     ]
 
 
+def counted(count: float, noun: str) -> str:
+    """Return how many there are of something: ``1 lap``, ``2 laps``."""
+    return f"{count:g} {noun}" + ("" if count == 1 else "s")
+
+
 def number(value: float | None, digits: int) -> str:
     """Return a number with so many digits after the point; a dash for none."""
     return NOTHING if value is None else f"{value:.{digits}f}"

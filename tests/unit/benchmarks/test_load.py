@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.load import cells, parse, plan_of, requests
 from benchmarks.load_figures import first_token, load_figures, percentiles, round_ms, token_seconds, tokens_a_second
+from benchmarks.load_goals import goals
 from benchmarks.load_run import Answered, Loading, arrivals, closed_loop, open_loop
-from benchmarks.load_section import goals, section
+from benchmarks.load_section import section
 from benchmarks.recording import Inside, Recording, Round
 from benchmarks.wording import against_goal
 from specdec.v1 import generation_pb2
@@ -51,6 +52,18 @@ def test_the_warm_up_does_not_count_and_refusals_do():
     assert found["tokens_a_second"] == (2 + 2 + 2) / 6
     assert (found["answers"], found["waiting"], found["refused"]) == (2, 1, 1)
     assert found["first_token_seconds"] == {"p50": 1, "p99": 1}
+    assert (found["rounds"], found["acceptance"][0]["reached"]) == (2, 2)  # at 3 and 5, neither at 1 nor first ones
+    early_refusal = Answered(1, Recording((), (), ()), refused=True)
+    assert load_figures([[early, early_refusal]], seconds=8)["refused"] == 0
+
+
+def test_a_lap_that_stands_out_does_not_move_the_median():
+    laps = [[answered(2, *(0.1 * step for step in range(1, rounds)))] for rounds in (20, 40, 22)]
+    found = {("closed", 1, gamma): laps if gamma else laps[:1] * 3 for gamma in (0, 4)}
+    plain, fixed = cells(found, 8.0)
+    assert plain["tokens_a_second"] == 38 / 6
+    assert fixed["tokens_a_second"] == 42 / 6
+    assert (fixed["against_plain"], fixed["against_plain_by_run"]) == (42 / 38, [1, 78 / 38, 42 / 38])
 
 
 def test_the_parts_of_a_rounds_calls_add_up():
@@ -174,11 +187,17 @@ def test_the_section_compares_with_plain_decoding():
     found = {("closed", 4, gamma): runs * 2 for gamma in (0, 4, None)} | {("open", 0.5, 0): [[]]}
     facts = {"date": "2026-01-02", "command": "python -m x", "commit": "abc", "versions": {}, "tracing": "off"}
     machine = {"cpu": "C", "cores": 2, "logical_cores": 4, "memory_gib": 8.0, "gpus": [], "load_average": 0.1}
-    settings = {"target": "T", "draft": "D", "threads": 1, "seconds": 8.0, "laps": 1, "max_new_tokens": 9}
+    settings = {"target": "T", "draft": "D", "threads": 1, "seconds": 8.0, "laps": 2, "max_new_tokens": 9}
     settings |= {"temperature": 1.0, "verification": "block"}
     report = facts | {"machine": machine, "environment": {}, "seconds": 9.0, "settings": settings, "name": "N"}
     text = section(report | {"cells": cells(found, 8.0)})
-    assert "| 4, adaptive | 6.3 | 1.00 | 1.00 | 100.0 | 100.0 | 50.0 | 50.0 | 2 | 0 | 0 |" in text
+    assert "| 4, adaptive | 6.3 (6.3–6.3) | 1.00 (1.00–1.00) | 1.00 | 100.0 | 100.0 | 50.0 | 50.0 | 2 | 0 | 0 |" in text
+    assert "does not count, in every way in each of 2 laps in changing order; tokens a second are medians over" in text
+    assert "p99 of fewer than a hundred being the largest" in text
+    report["settings"]["laps"] = 1
+    once = section(report | {"cells": cells({key: runs[:1] for key, runs in found.items()}, 8.0)})
+    assert "does not count, once in every way, so that there is no spread; answers of" in once
+    assert "| 4, adaptive | 6.3 | 1.00 | 1.00 |" in once
     assert "| 0.5, gamma 0 | 0.0 | – | – | – | – | – | – | 0 | 0 | 0 |" in text
     assert "Adaptive gamma's pace against the best fixed one is 1.00 or more in all 1 settings and meets 0.95." in text
 
@@ -188,7 +207,9 @@ def loaded(**paces):
     ways = {"plain": "gamma 0", "fixed": "gamma 4", "adaptive": "adaptive"}
     return {
         "cells": [
-            {"kind": "closed", "load": load, "way": ways[name], "tokens_a_second": pace}
+            {"kind": "closed", "load": load, "way": ways[name], "tokens_a_second": pace, "rounds": 10}
+            | {"draft_tokens_a_round": 0.5 * (name != "plain"), "acceptance": [{"accepted": 2}, {"accepted": 1}]}
+            | {"round_ms": {"forward": 10.0 * load, "queue": 5.0}}
             for name, both in paces.items()
             for load, pace in zip((1, 16), both, strict=True)
         ]
@@ -203,6 +224,12 @@ def test_many_sessions_and_adaptive_gamma_are_compared_with_the_goals():
     )
     assert "one meets 0.95 in 1 of 2 settings and misses it at 16 sessions: 0.80." in text
     assert "Against gamma 0 it meets 0.97 in 1 of 2 settings and misses it at 16 sessions: 0.96." in text
+    assert "With one session a round of gamma 4 had 0.50 draft tokens, of which 0.30 stood, and took 15.0 ms" in text
+    assert "with 16 a round of adaptive had 0.50 draft tokens, of which 0.30 stood, and took 165.0 ms" in text
+    assert "With one session a round of gamma 0" not in text
+    assert "At 16 sessions a round of adaptive had 0.50" in text
+    assert "; a round of gamma 4 had 0.50 draft tokens, of which 0.30 stood, and took 165.0 ms of calls, 160.0" in text
+    assert "At 1 sessions" not in text
     assert goals(loaded(plain=(0, 0), adaptive=(0, 0))) == "No load was long enough to be compared."
 
 
