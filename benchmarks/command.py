@@ -113,6 +113,16 @@ def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def refuse(parser: argparse.ArgumentParser, flags: Sequence[str], why: str) -> None:
+    """Refuse flags that other benchmarks take, and say why."""
+
+    class Refused(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+            parser.error(why)
+
+    parser.add_argument(*flags, action=Refused, help=argparse.SUPPRESS)
+
+
 def parse_quick(parser: argparse.ArgumentParser, arguments: list[str], quick: dict[str, Any]) -> argparse.Namespace:
     """Read the flags; what --quick sets gives way to flags of one's own."""
     options = parser.parse_args(arguments)

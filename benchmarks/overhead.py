@@ -28,6 +28,7 @@ from benchmarks.command import (
     parse_quick,
     parser_of,
     positive,
+    refuse,
     run,
     whole,
 )
@@ -157,6 +158,9 @@ def plan_of(options: argparse.Namespace) -> Plan:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = parser_of("overhead", __doc__)
+    refuse(
+        parser, ["--pair", "--target", "--draft"], "overhead measures synthetic models of its own, so it takes no pair"
+    )
     add = parser.add_argument
     add("--draft-ms", type=not_negative, default=5.0, help="of a draft pass (%(default)s)")
     add("--target-ms", type=above_zero, default=30.0, help="of a target pass (%(default)s)")

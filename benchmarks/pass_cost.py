@@ -1,7 +1,7 @@
 """What a pass over n tokens costs under each quantisation, and how far the model moves.
 
     python -m benchmarks.pass_cost
-    python -m benchmarks.pass_cost --model Qwen/Qwen2.5-Coder-1.5B-Instruct --seconds 120 --write
+    python -m benchmarks.pass_cost --pair qwen2.5-coder --seconds 120 --write
 
 Speculation pays where a pass over a few tokens costs little more than a pass over one. No services run: the model is
 loaded here, once for each quantisation, and they take turns so that a machine whose pace drifts meets all of them.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, run, whole
+from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, refuse, run, whole
 from benchmarks.output import console, progress
 from benchmarks.pass_cost_run import Timing, cost_figures, distances, encoded, rows_of, rows_one_by_one, time_passes
 from benchmarks.pass_cost_section import grids, section
@@ -131,7 +131,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = parser_of("pass_cost", __doc__)
     add = parser.add_argument
-    add("--model", default=PAIRS[DEFAULT_PAIR].target, help="(%(default)s)")
+    add("--pair", choices=PAIRS, default=DEFAULT_PAIR, help="whose target is measured (%(default)s)")
+    add("--target", "--model", dest="model", help="in place of the pair's")
+    refuse(parser, ["--draft"], "pass_cost measures a target's passes, so it takes no draft")
     add("--quantization", nargs="+", choices=QUANTIZATIONS, default=QUANTIZATIONS, help="beside none (all)")
     add("--tokens", nargs="+", type=positive, default=[1, 2, 3, 5, 8, 16], help="in a pass (1 2 3 5 8 16)")
     add("--context", type=positive, default=100, help="cached tokens before a pass (%(default)s)")
@@ -139,7 +141,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--texts", type=positive, default=10, help="whose distributions are compared (%(default)s)")
     add("--text-tokens", type=positive, default=100, help="of each at most (%(default)s)")
     add("--threads", type=whole, default=0, help="of torch; 0 is one a core (%(default)s)")
-    return parse_quick(parser, arguments, QUICK)
+    options = parse_quick(parser, arguments, QUICK)
+    options.model = options.model or PAIRS[options.pair].target
+    return options
 
 
 def _name(report: Report) -> str:

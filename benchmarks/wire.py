@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, run
+from benchmarks.command import Benchmark, Report, above_zero, parse_quick, parser_of, positive, refuse, run
 from benchmarks.output import console, progress
 from benchmarks.services import Beside, Services, running
 from benchmarks.surroundings import surroundings
@@ -137,6 +137,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = parser_of("wire", __doc__)
+    refuse(parser, ["--pair", "--target", "--draft"], "wire measures synthetic models of its own, so it takes no pair")
     add = parser.add_argument
     add("--gamma", type=positive, default=5, help="draft tokens a round (%(default)s)")
     add("--context", nargs="+", type=positive, default=[100, 1000, 4000, 8000], help="tokens (100 1000 4000 8000)")

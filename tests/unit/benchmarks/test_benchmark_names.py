@@ -9,7 +9,7 @@ import pytest
 from benchmarks import load, overhead, pair, pass_cost, wire
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import KINDS
-from deploy.pairs import PAIRS
+from deploy.pairs import DEFAULT_PAIR, PAIRS
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def test_every_benchmark_has_a_place_in_the_report():
     assert sorted(BENCHMARKS) == sorted(KINDS)
 
 
-@pytest.mark.parametrize("name", ["pair", "load"])
+@pytest.mark.parametrize("name", ["pair", "load", "pass_cost"])
 def test_an_unknown_pair_is_told_with_those_there_are(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--pair", "nope"])
@@ -39,3 +39,24 @@ def test_an_unknown_pair_is_told_with_those_there_are(name, capsys):
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert "nope" in refusal
     assert all(known in refusal for known in PAIRS)
+
+
+def test_the_cost_of_a_pass_is_that_of_the_named_target():
+    def model(*flags):
+        return pass_cost.plan_of(pass_cost.parse(list(flags))).model
+
+    assert model() == PAIRS[DEFAULT_PAIR].target
+    assert model("--pair", "qwen2.5-coder") == PAIRS["qwen2.5-coder"].target
+    assert model("--pair", "qwen2.5-coder", "--target", "T") == model("--model", "T") == "T"
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("overhead", "--pair"), ("overhead", "--target"), ("wire", "--draft"), ("pass_cost", "--draft")]
+)
+def test_models_are_refused_where_none_can_be_chosen(name, flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, flag, "smollm2"])
+    assert ended.value.code == 2
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert f"{name} measures" in refusal
+    assert "so it takes no" in refusal
