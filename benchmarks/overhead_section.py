@@ -5,7 +5,7 @@ from typing import Any
 from benchmarks.output import Grid
 from benchmarks.overhead_goals import cold_grid, goals
 from benchmarks.surroundings import in_words
-from benchmarks.wording import number, quartiles
+from benchmarks.wording import counted, number, quartiles
 
 PARTS = {
     "draft_queue": "draft: queue",
@@ -47,12 +47,13 @@ def _how(report: dict[str, Any]) -> str:
     said = (
         "The real coordinator, draft, target and Redis over loopback, one answer at a time, with synthetic models: a "
         f"draft pass takes {point['draft_ms']:g} ms, a target pass {point['target_ms']:g} ms, and a draft token stands "
-        f"with chance {point['alpha']:g}. {settings['laps']} laps of one answer of about {settings['rounds']} rounds "
-        "in every way, one after the other with the same seed, beginning with another way each lap. **Efficiency** is "
-        "the time that the passes and the added round trips are set to take over the time of a round. "
-        "**Expected** speed-ups come from E = (1 − α^(γ+1))/(1 − α) and those times. Medians over laps with quartiles; "
-        "speed-ups are against γ = 0 over the same links in the same lap, and **in all** compares all tokens and all "
-        "seconds. A round trip is added to every call to a model server, by a link of TCP that takes time."
+        f"with chance {point['alpha']:g}. {counted(settings['laps'], 'lap')} of one answer of about "
+        f"{settings['rounds']} rounds in every way, one after the other with the same seed, beginning with another way "
+        "each lap. **Efficiency** is the time that the passes and the added round trips are set to take over the time "
+        "of a round. **Expected** speed-ups come from E = (1 − α^(γ+1))/(1 − α) and those times. Medians over laps "
+        "with quartiles; speed-ups are against γ = 0 over the same links in the same lap, and **in all** compares all "
+        "tokens and all seconds. A round trip is added to every call to a model server, by a link of TCP that takes "
+        "time."
     )
     return said + _free(report)
 

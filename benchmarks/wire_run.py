@@ -1,6 +1,7 @@
 """Rounds through the real coordinator: the bytes on its connections, and the CPU time of every process."""
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -105,13 +106,14 @@ def measure_carried(
         sessions: of each coordinator, which ask again and again.
         seconds: that this takes.
     """
-    pids = [*coordinators.values(), pid_of(services, "draft"), pid_of(services, "target")]
-    before, started = [cpu_seconds(pid) for pid in pids], time.perf_counter()
+    others = {name: pid_of(services, name) for name in ("draft", "target", "redis")} | {"client": os.getpid()}
+    pids = {**coordinators, **others}
+    before, started = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.perf_counter()
     answers = asyncio.run(_load(list(coordinators), gamma, sessions * len(coordinators), seconds))
     took = time.perf_counter() - started
-    cpu = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
+    cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
     rounds = sum(len(answer.recording.rounds) for answer in answers)
-    own = sum(cpu[: len(coordinators)])
+    own = sum(cpu[address] for address in coordinators)
     return {
         "coordinators": len(coordinators),
         "gamma": gamma,
@@ -119,7 +121,7 @@ def measure_carried(
         "rounds": rounds,
         "rounds_a_second": rounds / took,
         "rounds_a_core": rounds / own,
-        "cores": {"coordinators": own / took, "draft": cpu[-2] / took, "target": cpu[-1] / took},
+        "cores": {"coordinators": own / took} | {name: cpu[name] / took for name in others},
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks.output import Grid
 from benchmarks.surroundings import in_words
-from benchmarks.wording import against_goal, number
+from benchmarks.wording import against_goal, counted, number
 
 MESSAGES = ("ProposeRequest", "ProposeResponse", "VerifyRequest", "VerifyResponse")
 CONNECTIONS = ("draft", "target", "redis")
@@ -21,7 +21,7 @@ def section(report: dict[str, Any]) -> str:
 
 def goals(report: dict[str, Any]) -> str:
     """Return the paragraph that compares what is carried with the goal, and bytes of short contexts with long ones."""
-    runs = [(f"{run['coordinators']} coordinators, γ {run['gamma']}", run) for run in report["carried"]]
+    runs = [(f"{counted(run['coordinators'], 'coordinator')}, γ {run['gamma']}", run) for run in report["carried"]]
     carried = {name: run["rounds_a_core"] for name, run in runs}
     by_size: dict[int, list[float]] = {}
     for cell in report["cells"]:
@@ -30,8 +30,25 @@ def goals(report: dict[str, Any]) -> str:
     what = "What a core of the coordinators carries, in rounds a second,"
     return (
         f"Goals: {against_goal(what, carried, ROUNDS_A_CORE)} "
-        f"At each k the bytes of a round differ by {100 * spread:.1f} % at most between the contexts."
+        f"At each k the bytes of a round differ by {100 * spread:.1f} % at most between the contexts." + _two(report)
     )
+
+
+def _two(report: dict[str, Any]) -> str:
+    """Say what a second coordinator brought, and how much of the machine was busy with it and without."""
+    by_gamma: dict[int, dict[int, dict[str, Any]]] = {}
+    for run in report["carried"]:
+        by_gamma.setdefault(run["gamma"], {})[run["coordinators"]] = run
+    said = ""
+    for gamma, runs in by_gamma.items():
+        if {1, 2} <= runs.keys():
+            one, two = (sum(runs[number]["cores"].values()) for number in (1, 2))
+            said += (
+                f" With γ {gamma} two coordinators carry {runs[2]['rounds_a_second'] / runs[1]['rounds_a_second']:.2f} "
+                f"times as much as one: {', '.join(runs[2]['cores'])} keep {two:.2f} of the machine's "
+                f"{counted(report['machine']['logical_cores'], 'core')} busy then, and {one:.2f} with one."
+            )
+    return said
 
 
 def grids(report: dict[str, Any]) -> list[Grid]:
@@ -48,7 +65,8 @@ def _how(report: dict[str, Any]) -> str:
         "TCP between the coordinator and the others, headers of HTTP/2 and trace context included, both directions "
         f"together, over answers of about {settings['rounds']} rounds. CPU time is that of whole processes, one "
         "session alone. **Carried** is what a coordinator brings through when "
-        f"{settings['sessions']} sessions keep it busy, on a machine that it shares with the models and the client: "
+        f"{counted(settings['sessions'], 'session')} at a time keep it busy, on a machine that it shares with the "
+        "models, Redis and the client: "
         "**a core** is a second of the coordinators' CPU time."
     )
 
@@ -77,14 +95,14 @@ def _case(cell: dict[str, Any]) -> str:
 
 def _carried(report: dict[str, Any]) -> Grid:
     header = ["coordinators, γ", "sessions", "rounds a second", "rounds a core", "cores of the coordinators"]
-    header += ["of the draft", "of the target"]
+    header += ["of the draft", "of the target", "of Redis", "of the client"]
     rows = [
         [
             f"{run['coordinators']}, {run['gamma']}",
             str(run["sessions"]),
             number(run["rounds_a_second"], 0),
             number(run["rounds_a_core"], 0),
-            *(number(run["cores"][name], 2) for name in ("coordinators", "draft", "target")),
+            *(number(run["cores"].get(name), 2) for name in ("coordinators", "draft", "target", "redis", "client")),
         ]
         for run in report["carried"]
     ]

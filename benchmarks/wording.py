@@ -17,9 +17,12 @@ def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
     """
     missed = {setting: figure for setting, figure in found.items() if figure < goal}
     if not missed:
-        return f"{what} is {min(found.values()):.2f} or more in all {len(found)} settings and meets {goal:g}."
+        return (
+            f"{what} is {min(found.values()):.2f} or more in all {counted(len(found), 'setting')} and meets {goal:g}."
+        )
     listed = "; ".join(f"{setting}: {_below(figure, goal)}" for setting, figure in missed.items())
-    return f"{what} meets {goal:g} in {len(found) - len(missed)} of {len(found)} settings and misses it at {listed}."
+    settings = f"{len(found) - len(missed)} of {counted(len(found), 'setting')}"
+    return f"{what} meets {goal:g} in {settings} and misses it at {listed}."
 
 
 def _below(figure: float, goal: float) -> str:

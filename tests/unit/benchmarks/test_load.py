@@ -199,7 +199,7 @@ def test_the_section_compares_with_plain_decoding():
     assert "does not count, once in every way, so that there is no spread; answers of" in once
     assert "| 4, adaptive | 6.3 | 1.00 | 1.00 |" in once
     assert "| 0.5, gamma 0 | 0.0 | – | – | – | – | – | – | 0 | 0 | 0 |" in text
-    assert "Adaptive gamma's pace against the best fixed one is 1.00 or more in all 1 settings and meets 0.95." in text
+    assert "Adaptive gamma's pace against the best fixed one is 1.00 or more in all 1 setting and meets 0.95." in text
 
 
 def loaded(**paces):
@@ -235,4 +235,4 @@ def test_many_sessions_and_adaptive_gamma_are_compared_with_the_goals():
 
 def test_a_goal_that_is_just_missed_is_not_rounded_up_to():
     assert "at a: 0.966; b: 0.90." in against_goal("It", {"a": 0.966, "b": 0.9, "c": 1.0}, 0.97)
-    assert "in all 1 settings and meets 0.97." in against_goal("It", {"a": 0.97}, 0.97)
+    assert "in all 1 setting and meets 0.97." in against_goal("It", {"a": 0.97}, 0.97)

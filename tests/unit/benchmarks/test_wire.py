@@ -58,6 +58,16 @@ def test_the_section_says_what_the_json_says(report):
     text = section(report)
     assert "| 64, 100 | 132 | 2166 | 2266 | 31 | 2392 | 2404 | 719 |" in text
     assert "| 64, 100 | 1.23 | 2.00 | 3.00 | 0.24 |" in text
-    assert "| 2, 5 | 16 | 612 | 701 | 0.87 | 0.50 | 0.25 |" in text
-    assert "in rounds a second, is 701.00 or more in all 1 settings and meets 500." in text
+    assert "| 2, 5 | 16 | 612 | 701 | 0.87 | 0.50 | 0.25 | – | – |" in text
+    assert "in rounds a second, is 701.00 or more in all 1 setting and meets 500." in text
     assert "differ by 0.0 % at most" in text
+    assert "times as much as one" not in text
+
+
+def test_what_a_second_coordinator_brings_is_said_with_the_cores_that_were_busy(report):
+    cores = {"coordinators": 0.5, "draft": 0.5, "target": 0.25, "redis": 0.125, "client": 0.25}
+    alone = report["carried"][0] | {"coordinators": 1, "rounds_a_second": 500.0, "cores": cores}
+    text = section(report | {"carried": [alone, report["carried"][0]]})
+    assert "With γ 5 two coordinators carry 1.22 times as much as one: coordinators, draft, target keep 1.62" in text
+    assert "1.62 of the machine's 4 cores busy then, and 1.62 with one." in text
+    assert "| 1, 5 | 16 | 500 | 701 | 0.50 | 0.50 | 0.25 | 0.12 | 0.25 |" in text
