@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.ways import ADAPTIVE, PLAIN
-from benchmarks.wording import ADAPTIVE_SHARE, AGAINST_PLAIN, adaptive_goals, against_goal, counted
+from benchmarks.wording import ADAPTIVE_SHARE, AGAINST_PLAIN, adaptive_goals, against_goal, counted, said_of_goals
 
 CLOSED = "closed"
 MANY, TIMES = 16, 4.0  # sessions, and what they bring against one
@@ -14,7 +14,7 @@ Ways = Mapping[str, Mapping[str, Any]]
 
 
 def goals(report: dict[str, Any]) -> str:
-    """Return the paragraph that compares what many sessions bring with one, and adaptive gamma with the fixed ones."""
+    """Return the list that compares what many sessions bring with one, and adaptive gamma with the fixed ones."""
     loads: dict[float, dict[str, Any]] = {}
     for cell in report["cells"]:
         if cell["kind"] == CLOSED and cell["tokens_a_second"]:
@@ -29,7 +29,7 @@ def goals(report: dict[str, Any]) -> str:
     for load, ways in compared.items():
         if shares[load] < ADAPTIVE_SHARE or plain[load] < AGAINST_PLAIN:
             said.append(f"At {load} {_round(ways[ADAPTIVE])}; {_round(_best(ways))}.")
-    return "Goals: " + " ".join(said)
+    return said_of_goals(said)
 
 
 def _many(one: Ways, many: Ways) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.output import Grid
 from benchmarks.overhead_cold import BUSY, ITSELF, SLEEP, floor_ms
 from benchmarks.overhead_run import Point
-from benchmarks.wording import number, quartiles
+from benchmarks.wording import number, quartiles, said_of_goals
 
 TEXTBOOK = Point(draft_ms=5.0, target_ms=30.0, alpha=0.67)
 TEXTBOOK_GAMMA = 5
@@ -24,7 +24,7 @@ SHOWN_MS = 0.05  # less would be shown as 0.0
 
 
 def goals(report: dict[str, Any]) -> str:
-    """Return the paragraph that compares the near ways with the goals, with what was measured where one is missed."""
+    """Return the list that compares the near ways with the goals, with what was measured where one is missed."""
     if report["settings"]["point"] != asdict(TEXTBOOK):
         return "There are goals for the textbook point alone, and this is another."
     near = [way for way in report["ways"] if not way["round_trip_ms"]]
@@ -33,7 +33,7 @@ def goals(report: dict[str, Any]) -> str:
     said += [_gain(way) for way in near if way["ahead"] and way["gamma"] == TEXTBOOK_GAMMA]
     if any(way["efficiency"]["median"] < EFFICIENCY[way["gamma"]] for way in sequential):
         said += _slow_after_a_wait(report)
-    return "Goals: " + " ".join(said)
+    return said_of_goals(said)
 
 
 def cold_grid(report: dict[str, Any]) -> Grid:

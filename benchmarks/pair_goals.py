@@ -7,7 +7,15 @@ from benchmarks.hugging_face import ASSISTED, GENERATE
 from benchmarks.output import Grid
 from benchmarks.pair_reasons import adaptive_reason, assisted_reason, call_reason, generate_reason
 from benchmarks.ways import ADAPTIVE, PLAIN_AGAIN
-from benchmarks.wording import ADAPTIVE_SHARE, AGAINST_PLAIN, adaptive_goals, against_goal, number, quartiles
+from benchmarks.wording import (
+    ADAPTIVE_SHARE,
+    AGAINST_PLAIN,
+    adaptive_goals,
+    against_goal,
+    number,
+    quartiles,
+    said_of_goals,
+)
 
 ALL = "all"
 KEPT = 0.95  # of what α and the passes' costs allow
@@ -74,7 +82,7 @@ def kept_grid(draft: Mapping[str, Any]) -> Grid:
 
 
 def goals(draft: Mapping[str, Any]) -> str:
-    """Return the paragraph that compares a draft's settings with the goals, and says why where they are missed."""
+    """Return the list that compares a draft's settings with the goals, and says why where they are missed."""
     settings = _settings(draft)
     if not settings:
         return "No answer was long enough to be compared."
@@ -99,16 +107,16 @@ def goals(draft: Mapping[str, Any]) -> str:
         said += [
             assisted_reason(setting, settings[setting]) for setting in missed("against_assisted", AGAINST_ASSISTED)
         ]
-    return "Goals: " + " ".join(said) + _noise(settings)
+    return said_of_goals(said + _noise(settings))
 
 
-def _noise(settings: Mapping[str, Any]) -> str:
+def _noise(settings: Mapping[str, Any]) -> list[str]:
     """Say what the same answers' paces differ by, where the run asked them twice."""
     again = {setting: found["cells"].get(PLAIN_AGAIN) for setting, found in settings.items()}
     spreads = [
         f"{setting}: {quartiles(cell['speedup'], 2)}" for setting, cell in again.items() if cell and cell["speedup"]
     ]
-    return f" Noise, as gamma 0 asked again against gamma 0: {'; '.join(spreads)}." if spreads else ""
+    return [f"Noise, as gamma 0 asked again against gamma 0: {'; '.join(spreads)}."] if spreads else []
 
 
 def _settings(draft: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -34,7 +34,8 @@ def _how(report: dict[str, Any]) -> str:
     settings = report["settings"]
     return (
         f"One session of {settings['context']} cached tokens, {settings['threads']} threads; the quantisations take "
-        "turns pass by pass. **Of one** is the cost against a pass over one token, by medians (by the fastest passes). "
+        "turns, each with one pass that does not count, for the first after another model's is slower. **Of one** is "
+        "the cost against a pass over one token, by medians (by the fastest passes). "
         "Distances are those of the next token's distribution, at temperature 1, from the model's that is not "
         "quantised, at the positions of the benchmark's prompts; the last column is the largest total variation "
         "between the same model's passes over one token and its pass over the whole text: what the number of tokens "

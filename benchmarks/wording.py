@@ -1,6 +1,6 @@
 """Numbers, and what they say of goals, as the tables and texts of all reports show them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 NOTHING = "–"
 ADAPTIVE_SHARE = 0.95  # of the pace of the best fixed gamma, that adaptive gamma should have
@@ -23,6 +23,11 @@ def against_goal(what: str, found: Mapping[str, float], goal: float) -> str:
     listed = "; ".join(f"{setting}: {_below(figure, goal)}" for setting, figure in missed.items())
     settings = f"{len(found) - len(missed)} of {counted(len(found), 'setting')}"
     return f"{what} meets {goal:g} in {settings} and misses it at {listed}."
+
+
+def said_of_goals(said: Sequence[str]) -> str:
+    """Return what there is to say of goals as a list in Markdown."""
+    return "\n".join(["Goals:", "", *(f"- {one}" for one in said)])
 
 
 def _below(figure: float, goal: float) -> str:

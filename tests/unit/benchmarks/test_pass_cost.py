@@ -1,10 +1,12 @@
 """What the pass_cost benchmark takes from a model, and that its section says it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks import pass_cost_run
 from benchmarks.pass_cost import main, parse, plan_of
 from benchmarks.pass_cost_run import cost_figures, distances
 from benchmarks.pass_cost_section import goals
@@ -17,6 +19,23 @@ def test_costs_are_compared_with_a_pass_over_one_token():
     assert (one["tokens"], one["of_one"], one["fastest_of_one"]) == (1, 1, 1)
     assert (five["of_one"], five["fastest_of_one"]) == (pytest.approx(1.5), pytest.approx(2.5))
     assert five["ms"]["median"] == pytest.approx(300)
+
+
+def test_what_a_change_of_models_costs_is_no_cost_of_a_pass(monkeypatch):
+    clock, forwarded = [0.0], []
+    monkeypatch.setattr(pass_cost_run.time, "perf_counter", lambda: clock[0])
+
+    class Model:
+        vocabulary_size = 9
+        new_cache = staticmethod(lambda: SimpleNamespace(length=4, cut=lambda length: None))
+
+        def forward(self, segments):
+            clock[0] += 1.0 if forwarded[-1:] == [self] else 1.5
+            forwarded.append(self)
+
+    timing = pass_cost_run.Timing(tokens=(1, 3), context=4, seconds=20.0)
+    found = pass_cost_run.time_passes({"one": Model(), "other": Model()}, timing, lambda lap: None)
+    assert found == {name: {1: [1.0] * 3, 3: [1.0] * 3} for name in ("one", "other")}
 
 
 def test_distances_are_those_of_the_definitions():
