@@ -65,7 +65,7 @@ class Costs:
     def verified(self, draft_tokens: int, verdict: Verdict, answers: int) -> None:
         """Learn what a Verify call took while so many answers were decoded."""
         share = (1 + draft_tokens) / verdict.pass_tokens
-        self.passes.observe(verdict.pass_tokens, verdict.forward_seconds, share)
+        self.passes.observe(verdict.pass_tokens, verdict.pass_seconds, share)
         self.verify.add(draft_tokens, verdict, answers)
         self.plain = self.plain or draft_tokens == 0
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coordinator.fleet import Fleet
 from coordinator.replicas import Replicas
-from coordinator.rounds import Drafted, Event, Fallback, Round, Verdict
+from coordinator.rounds import Drafted, Event, Fallback, Round, Verdict, worked_seconds
 from coordinator.session import Session
 from specdec.v1 import common_pb2
 
@@ -152,7 +152,7 @@ def _stages(round_: Round) -> Iterator[tuple[str, float]]:
             continue
         timings = call.timings or common_pb2.ServerTimings()
         waited = timings.queue.ToTimedelta().total_seconds()
-        worked = (timings.forward.ToTimedelta() + timings.sampling.ToTimedelta()).total_seconds()
+        worked = worked_seconds(timings)
         queue += waited
         wire += max(0.0, call.seconds - waited - worked)
         yield stage, worked

@@ -12,7 +12,7 @@ import structlog
 from coordinator.gamma import within_draft
 from coordinator.replica import Replica
 from coordinator.replicas import Replicas
-from coordinator.rounds import Drafted, Fallback, Verdict
+from coordinator.rounds import Drafted, Fallback, Verdict, worked_seconds
 from coordinator.session import Session
 from coordinator.session_clients import AWAY, FULL, MakeRequest, SessionClients
 from specdec.errors import PeerUnavailable, SpecdecError, StaleFence
@@ -197,7 +197,7 @@ def _verdict(response: target_pb2.VerifyResponse, proposal: common_pb2.Proposal 
         logprobs=list(response.logprobs),
         residual_zero=response.residual_zero,
         seconds=seconds,
-        forward_seconds=response.timings.forward.ToTimedelta().total_seconds(),
+        pass_seconds=worked_seconds(response.timings),
         pass_tokens=max(response.timings.pass_tokens, 1 + gamma),
         timings=response.timings,
     )

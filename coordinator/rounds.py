@@ -60,7 +60,7 @@ class Verdict:
         logprobs: one message a token of the round when asked for, else empty.
         residual_zero: the residual had no mass, and the target's own distribution was used.
         seconds: what the call took.
-        forward_seconds: what the target's passes took that served the call.
+        pass_seconds: what the target's passes took that served the call, with verifying all that were in them.
         pass_tokens: tokens in them, of all sessions.
         timings: where the time went inside the target server, or None.
     """
@@ -71,9 +71,15 @@ class Verdict:
     logprobs: Sequence[Any] = ()
     residual_zero: bool = False
     seconds: float = 0.0
-    forward_seconds: float = 0.0
+    pass_seconds: float = 0.0
     pass_tokens: int = 1
     timings: Any = None
+
+
+def worked_seconds(timings: Any) -> float:
+    """Return what passes took that served a call, with choosing tokens after them: all in a pass wait for both."""
+    seconds: float = (timings.forward.ToTimedelta() + timings.sampling.ToTimedelta()).total_seconds()
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ MAX_GAMMA = 16
 RATES = (0, 2, 4, 8, 12)
 
 
-def verdict(kept, seconds, forward_seconds, pass_tokens):
+def verdict(kept, seconds, pass_seconds, pass_tokens):
     """Return what a target says that keeps so many draft tokens."""
-    told = {"seconds": seconds, "forward_seconds": forward_seconds, "pass_tokens": pass_tokens}
+    told = {"seconds": seconds, "pass_seconds": pass_seconds, "pass_tokens": pass_tokens}
     return Verdict(kept, 7, reused_length=99, **told)
 
 

@@ -60,7 +60,7 @@ def answer(kind, policy, record, number, *, bounded):
         proposing, verifying = PROPOSE_SECONDS * (gamma > 0), CALL_SECONDS + pass_seconds(len(chances))
         noise = 1 + 0.05 * rng.random()
         drafted = Drafted([7] * len(chances), asked=gamma, reused_length=99, seconds=proposing * noise)
-        told = {"seconds": verifying * noise, "forward_seconds": (verifying - CALL_SECONDS) * noise}
+        told = {"seconds": verifying * noise, "pass_seconds": (verifying - CALL_SECONDS) * noise}
         verdict = Verdict(kept, 7, reused_length=99, pass_tokens=1 + len(chances), **told)
         policy.observe(Round(0, 100, drafted, verdict))
         tokens += 1 + kept

@@ -2,13 +2,16 @@
 
 import random
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 
 import pytest
 
 from coordinator.experience import Experience
 from coordinator.gamma import Adaptive, Fixed
+from coordinator.model_clients import _verdict as verdict_of
 from coordinator.rounds import Drafted, Round, Verdict
+from specdec.v1 import common_pb2, target_pb2
 
 MAX_GAMMA = 16
 CALL_SECONDS, PASS_SECONDS, TOKEN_SECONDS = 0.001, 0.030, 0.004
@@ -33,7 +36,7 @@ def together(text, make_policy, sessions, rounds, seed, *, told):
         for policy, *numbers in zip(policies, asked, proposed, kept, strict=True):
             gamma, came, stood = numbers
             drafted = Drafted([7] * came, asked=gamma, reused_length=99, seconds=CALL_SECONDS if gamma else 0.0)
-            told_seconds = {"seconds": CALL_SECONDS + forward, "forward_seconds": forward}
+            told_seconds = {"seconds": CALL_SECONDS + forward, "pass_seconds": forward}
             verdict = Verdict(stood, 7, reused_length=99, pass_tokens=fed, **told_seconds)
             policy.observe(Round(0, 100, drafted, told(verdict, came)))
         tokens += sessions + sum(kept)
@@ -85,3 +88,11 @@ def test_control_by_the_tokens_of_each_alone_all_pay():
     pace = adaptive("an edit", 64, its_own_tokens)
     assert pace < 0.95 * best
     assert pace < 0.97 * plain
+
+
+def test_what_a_pass_takes_is_its_forward_and_the_verification_of_all_in_it():
+    timings = common_pb2.ServerTimings(pass_tokens=90)
+    for part, seconds in ((timings.queue, 9.0), (timings.forward, 0.25), (timings.sampling, 0.5)):
+        part.FromTimedelta(timedelta(seconds=seconds))
+    found = verdict_of(target_pb2.VerifyResponse(next_token=7, timings=timings), None, 10.0)
+    assert (found.pass_seconds, found.pass_tokens, found.seconds) == (0.75, 90, 10.0)
