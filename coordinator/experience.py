@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from coordinator.durations import FORGET, OUTLIER, Durations
 from coordinator.goodput import Acceptance
-from coordinator.rounds import Verdict
+from coordinator.rounds import Drafted, Verdict
 
 TRIAL_SHARE = 0.01  # of all time that trials may lose
 BUDGET_SECONDS = 1.0  # that may be saved up for them
@@ -17,68 +17,77 @@ BUDGET_SECONDS = 1.0  # that may be saved up for them
 
 @dataclass(slots=True)
 class Usual:
-    """Means over the rounds at one load.
+    """A mean over the rounds at one load; as many of each answer count as for a duration.
 
     Attributes:
-        seconds: of a Verify call.
-        draft_tokens: that were verified.
-        pass_tokens: in the pass that did it, of all answers.
-        answers: decoded at once.
+        value: the mean.
         rounds: seen so far.
     """
 
-    seconds: float = 0.0
-    draft_tokens: float = 0.0
-    pass_tokens: float = 0.0
-    answers: float = 1.0
+    value: float = 0.0
     rounds: int = 0
 
-    def add(self, draft_tokens: int, verdict: Verdict, answers: int) -> None:
-        """Take a round in. As many rounds of each answer count as for a duration."""
+    def add(self, value: float, answers: int) -> None:
+        """Take a round in, of one of so many answers that are decoded at once."""
         self.rounds += 1
-        step = max(1 / self.rounds, (1 - FORGET) / answers)
-        seconds = verdict.seconds if self.rounds == 1 else min(verdict.seconds, OUTLIER * self.seconds)
-        self.seconds += step * (seconds - self.seconds)
-        self.draft_tokens += step * (draft_tokens - self.draft_tokens)
-        self.pass_tokens += step * (verdict.pass_tokens - self.pass_tokens)
-        self.answers += step * (answers - self.answers)
+        self.value += max(1 / self.rounds, (1 - FORGET) / answers) * (value - self.value)
 
 
 @dataclass(slots=True)
 class Costs:
     """What rounds take at one load.
 
+    Who asks the draft comes later than those who do not, and may miss the pass that they share: what a Verify call
+    takes beside its passes is known for both.
+
     Attributes:
         passes: of the target, by their tokens; at every load.
         propose: Propose calls, by the draft tokens that came.
-        verify: what Verify calls have been like.
-        plain: whether one of them verified nothing.
+        verify: Verify calls, in seconds.
+        plain_wait: seconds of them beside their passes, where the draft was not asked.
+        asked_wait: the same, where it was.
+        draft_tokens: that were verified.
+        pass_tokens: in the passes that did it, of all answers.
+        answers: decoded at once.
         trials: made so far.
     """
 
     passes: Durations
     propose: Durations = field(default_factory=lambda: Durations(fixed=0.0))
     verify: Usual = field(default_factory=Usual)
-    plain: bool = False
+    plain_wait: Usual = field(default_factory=Usual)
+    asked_wait: Usual = field(default_factory=Usual)
+    draft_tokens: Usual = field(default_factory=Usual)
+    pass_tokens: Usual = field(default_factory=Usual)
+    answers: Usual = field(default_factory=Usual)
     trials: int = 0
 
-    def verified(self, draft_tokens: int, verdict: Verdict, answers: int) -> None:
+    def verified(self, drafted: Drafted, verdict: Verdict, answers: int) -> None:
         """Learn what a Verify call took while so many answers were decoded."""
-        share = (1 + draft_tokens) / verdict.pass_tokens
+        share = (1 + drafted.gamma) / verdict.pass_tokens
         self.passes.observe(verdict.pass_tokens, verdict.pass_seconds, share)
-        self.verify.add(draft_tokens, verdict, answers)
-        self.plain = self.plain or draft_tokens == 0
+        seconds = min(verdict.seconds, OUTLIER * self.verify.value) if self.verify.rounds else verdict.seconds
+        self.verify.add(seconds, answers)
+        wait = self.asked_wait if drafted.asked else self.plain_wait
+        wait.add(max(0.0, seconds - verdict.pass_seconds), answers)
+        self.draft_tokens.add(drafted.gamma, answers)
+        self.pass_tokens.add(verdict.pass_tokens, answers)
+        self.answers.add(answers, answers)
 
-    def verify_seconds(self, draft_tokens: float) -> float:
-        """Return what a Verify call takes when each answer has so many draft tokens, a mean number."""
-        usual = self.verify
-        more = usual.answers * (draft_tokens - usual.draft_tokens)
-        one_pass = self.passes.expected(max(1.0, usual.pass_tokens + more))
-        return max(one_pass, usual.seconds + one_pass - self.passes.expected(usual.pass_tokens))
+    @property
+    def plain_seconds(self) -> float:
+        """What a round without the draft takes when no answer has draft tokens."""
+        return self.plain_wait.value + self._pass_seconds(0.0)
 
     def round_seconds(self, draft_tokens: float) -> float:
         """Return what a round takes in which the draft is asked and so many draft tokens come, a mean number."""
-        return self.propose.expected(draft_tokens) + self.verify_seconds(draft_tokens)
+        wait = self.asked_wait if self.asked_wait.rounds else self.plain_wait
+        return self.propose.expected(draft_tokens) + wait.value + self._pass_seconds(draft_tokens)
+
+    def _pass_seconds(self, draft_tokens: float) -> float:
+        """Return what the pass takes when each answer has so many draft tokens, a mean number."""
+        more = self.answers.value * (draft_tokens - self.draft_tokens.value)
+        return self.passes.expected(max(1.0, self.pass_tokens.value + more))
 
 
 class Experience:

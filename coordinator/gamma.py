@@ -55,7 +55,7 @@ class Policy(ABC):
             if round_.base_length - drafted.reused_length <= REGULAR_GAP:
                 costs.propose.observe(drafted.gamma, drafted.seconds)
         if round_.base_length - verdict.reused_length <= REGULAR_GAP:
-            costs.verified(drafted.gamma, verdict, self.experience.decoding)
+            costs.verified(drafted, verdict, self.experience.decoding)
 
     def close(self) -> None:
         """End with the answer."""
@@ -105,13 +105,13 @@ class Adaptive(Policy):
         costs = self.experience.costs
         if not costs.propose.means:  # nor while the draft is away
             return min(FIRST_GAMMA, max_gamma)
-        if not costs.plain:
+        if not costs.plain_wait.rounds:
             return 0
         return self._by_rate(costs, max_gamma)
 
     def _by_rate(self, costs: Costs, max_gamma: int) -> int:
         expected = prospects(self.own, self.fleet, max_gamma)
-        rates = goodput(expected, costs.verify_seconds(0.0), costs.round_seconds)
+        rates = goodput(expected, costs.plain_seconds, costs.round_seconds)
         self._settle(rates)
         usual = min(self._gamma, len(rates) - 1)
         other = _candidate(rates, usual, costs.trials)

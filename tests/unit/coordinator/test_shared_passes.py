@@ -90,6 +90,22 @@ def test_control_by_the_tokens_of_each_alone_all_pay():
     assert pace < 0.97 * plain
 
 
+def test_who_asks_the_draft_and_misses_the_pass_of_the_others_counts_what_that_takes():
+    """A draft token stands as often as not and is free, but its answer waits for another pass: it loses."""
+    rng, experience, asked = random.Random(4), Experience(), 0
+    policies = [Adaptive(experience, shared=True) for _ in range(8)]
+    for number in range(300):
+        for policy in policies:
+            gamma = min(policy.choose(MAX_GAMMA), 1)
+            asked += gamma if number >= 100 else 0
+            drafted = Drafted([7] * gamma, asked=gamma, reused_length=99, seconds=CALL_SECONDS * gamma)
+            seconds = CALL_SECONDS + PASS_SECONDS * (1 + gamma)
+            told = {"seconds": seconds, "pass_seconds": PASS_SECONDS, "pass_tokens": 8}
+            verdict = Verdict(gamma * (rng.random() < 0.5), 7, reused_length=99, **told)
+            policy.observe(Round(0, 100, drafted, verdict))
+    assert asked < 0.05 * 200 * len(policies)
+
+
 def test_what_a_pass_takes_is_its_forward_and_the_verification_of_all_in_it():
     timings = common_pb2.ServerTimings(pass_tokens=90)
     for part, seconds in ((timings.queue, 9.0), (timings.forward, 0.25), (timings.sampling, 0.5)):
