@@ -85,7 +85,7 @@ def _read(benchmark: Benchmark, source: Path) -> Report:
         raise NotItsReport(f"{source} is no report of benchmarks.{benchmark.module}")
     try:
         benchmark.name(report), benchmark.section(report), benchmark.grids(report)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise NotItsReport(f"{source} is no whole report of benchmarks.{benchmark.module}: {error!r}") from error
     return report
 

@@ -17,14 +17,14 @@ def goals(report: dict[str, Any]) -> str:
     """Return the list that compares what many sessions bring with one, and adaptive gamma with the fixed ones."""
     loads: dict[float, dict[str, Any]] = {}
     for cell in report["cells"]:
-        if cell["kind"] == CLOSED and cell["tokens_a_second"]:
+        if cell["kind"] == CLOSED and cell["tokens_a_second"] and cell["rounds"]:
             loads.setdefault(cell["load"], {})[cell["way"]] = cell
     compared = {counted(load, "session"): ways for load, ways in loads.items() if {ADAPTIVE, PLAIN} <= ways.keys()}
     if not compared:
         return "No load was long enough to be compared."
     said = _many(loads[1], loads[MANY]) if {1, MANY} <= loads.keys() else []
     shares = {load: _times(ways[ADAPTIVE], _best(ways)) for load, ways in compared.items()}
-    plain = {load: _times(ways[ADAPTIVE], ways[PLAIN]) for load, ways in compared.items()}
+    plain = {load: ways[ADAPTIVE]["against_plain"] for load, ways in compared.items()}
     said += adaptive_goals(shares, plain)
     for load, ways in compared.items():
         if shares[load] < ADAPTIVE_SHARE or plain[load] < AGAINST_PLAIN:

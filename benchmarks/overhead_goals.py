@@ -67,7 +67,8 @@ def _efficiency(report: dict[str, Any], way: dict[str, Any]) -> str:
     work = "draws, verdict and calls" if way["gamma"] else "verdict and call"
     return (
         f"{name} is {found:.3f} efficient and misses {goal}: {number(took - way['expected_round_ms'], 1)} ms beside "
-        f"the passes where {number(room, 1)} would do, namely {_spent(way)}. Its {work}, done apart and with calls "
+        f"the passes where {number(room, 1)} would do, namely {_spent(way)}. Its {work}, done apart, "
+        "or in the rounds where that was less, with calls "
         f"that do nothing, take at least {number(busy, 1)} ms after a wait and {number(itself, 1)} right after each "
         "other."
     )

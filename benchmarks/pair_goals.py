@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.hugging_face import ASSISTED, GENERATE
 from benchmarks.output import Grid
 from benchmarks.pair_reasons import adaptive_reason, assisted_reason, call_reason, generate_reason
-from benchmarks.ways import ADAPTIVE, PLAIN_AGAIN
+from benchmarks.ways import ADAPTIVE, PLAIN_AGAIN, way_name
 from benchmarks.wording import (
     ADAPTIVE_SHARE,
     AGAINST_PLAIN,
@@ -27,8 +27,8 @@ Cell = Mapping[str, Any]
 
 
 def drafted(cell: Cell) -> bool:
-    """Say whether answers had enough draft tokens to be anything but plain decoding."""
-    return bool(cell["draft_tokens_a_round"] >= LEAST_DRAFTED)
+    """Say whether answers had enough draft tokens to be anything but plain decoding; a fixed gamma's were to."""
+    return cell["gamma"] is not None or bool(cell["draft_tokens_a_round"] >= LEAST_DRAFTED)
 
 
 def kept(cells: Mapping[str, Cell]) -> dict[str, Any] | None:
@@ -42,7 +42,8 @@ def kept(cells: Mapping[str, Cell]) -> dict[str, Any] | None:
         costs allow, and 1 where they allow none; ``best``, the largest one measured of a fixed gamma, 0 included;
         ``gamma``, whose it is; ``kept``, the latter over the former; ``adaptive``, and its share of the best;
         ``against_generate`` and ``against_assisted``, the best way of all, adaptive gamma's where it drafted, against
-        Hugging Face's plain and assisted generation, None without them; ``cells`` as they came.
+        Hugging Face's plain and assisted generation, None without them; ``fastest``, that way's cell; ``cells`` as they
+        came.
     """
     fixed = [cell for cell in cells.values() if cell.get("gamma") and cell["speedup"]]
     adaptive = cells[ADAPTIVE]["speedup"]
@@ -51,7 +52,9 @@ def kept(cells: Mapping[str, Cell]) -> dict[str, Any] | None:
     speedups = {cell["gamma"]: cell["speedup"]["median"] for cell in fixed} | {0: 1.0}
     gamma = max(speedups, key=lambda one: speedups[one])
     allowed = max(1.0, *(cell["expected_speedup"]["median"] for cell in fixed))
-    ours = max(speedups[gamma], adaptive["median"] if drafted(cells[ADAPTIVE]) else 0.0)
+    fastest, ours = cells[way_name(gamma)], speedups[gamma]
+    if drafted(cells[ADAPTIVE]) and adaptive["median"] > ours:
+        fastest, ours = cells[ADAPTIVE], adaptive["median"]
     theirs = {way: cells[way]["speedup"] if way in cells else None for way in (GENERATE, ASSISTED)}
     against = {way: ours / speedup["median"] if speedup else None for way, speedup in theirs.items()}
     return {
@@ -63,6 +66,7 @@ def kept(cells: Mapping[str, Cell]) -> dict[str, Any] | None:
         "adaptive_share": adaptive["median"] / speedups[gamma],
         "against_generate": against[GENERATE],
         "against_assisted": against[ASSISTED],
+        "fastest": fastest,
         "cells": cells,
     }
 

@@ -56,11 +56,7 @@ def generate_reason(setting: str, found: Found) -> str:
 
 def assisted_reason(setting: str, found: Found) -> str:
     """Say by what Hugging Face's assisted generation is near or ahead: tokens a round, or the pace of its passes."""
-    cells = found["cells"]
-    best = max(
-        (cells[way] for way in (way_name(found["gamma"]), ADAPTIVE)),
-        key=lambda cell: cell["speedup"]["median"] if cell["way"] != PLAIN else 1.0,
-    )
+    cells, best = found["cells"], found["fastest"]
     theirs, ours = (number(cell["tokens_a_round"], 2) for cell in (cells[ASSISTED], best))
     return (
         f"At {setting} it has {theirs} tokens a round where {best['way']} has {ours}, and plain generate is "

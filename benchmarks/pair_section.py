@@ -59,8 +59,8 @@ def _limits(report: dict[str, Any]) -> str:
     settings = report["settings"]
     said = [
         "The best way is picked after the fact, so its figure is flattered a little.",
-        f"Adaptive answers with fewer than {LEAST_DRAFTED:g} draft tokens a round are plain decoding: what they gain "
-        "or lose is not counted as speculation's.",
+        f"Adaptive answers with fewer than {LEAST_DRAFTED:g} draft tokens a round count as plain decoding: what they "
+        "gain or lose is not counted as speculation's.",
         "One coordinator answers in all ways, so adaptive gamma knows from the fixed ones what calls take, and from "
         "greedy or COUPLED ones how far proposals stand.",
     ]
@@ -81,7 +81,7 @@ def _models(report: dict[str, Any]) -> str:
 def _verdict(draft: dict[str, Any]) -> str:
     cells = [cell for cell in _speculating(draft) if cell["kind"] != ALL and cell["speedup"] and drafted(cell)]
     losing = sum(cell["speedup"]["median"] < 1 for cell in cells)
-    fallbacks = sum(cell["fallback_rounds"] for cell in cells)
+    fallbacks = sum(cell["fallback_rounds"] for cell in _speculating(draft) if cell["kind"] != ALL)
     sentences = [f"Speculation loses in {losing} of {len(cells)} settings."]
     if fallbacks:
         sentences.append(f"**{fallbacks} rounds had no draft although they should have.**")

@@ -43,9 +43,8 @@ class Costs:
     Attributes:
         passes: of the target, by their tokens; at every load.
         propose: Propose calls, by the draft tokens that came.
-        verify: Verify calls, in seconds.
-        plain_wait: seconds of them beside their passes, where the draft was not asked.
-        asked_wait: the same, where it was.
+        plain_wait: seconds of Verify calls beside their passes, where nothing came of the draft or it was not asked.
+        asked_wait: the same, where it was asked.
         draft_tokens: that were verified.
         pass_tokens: in the passes that did it, of all answers.
         answers: decoded at once.
@@ -54,7 +53,6 @@ class Costs:
 
     passes: Durations
     propose: Durations = field(default_factory=lambda: Durations(fixed=0.0))
-    verify: Usual = field(default_factory=Usual)
     plain_wait: Usual = field(default_factory=Usual)
     asked_wait: Usual = field(default_factory=Usual)
     draft_tokens: Usual = field(default_factory=Usual)
@@ -66,10 +64,13 @@ class Costs:
         """Learn what a Verify call took while so many answers were decoded."""
         share = (1 + drafted.gamma) / verdict.pass_tokens
         self.passes.observe(verdict.pass_tokens, verdict.pass_seconds, share)
-        seconds = min(verdict.seconds, OUTLIER * self.verify.value) if self.verify.rounds else verdict.seconds
-        self.verify.add(seconds, answers)
-        wait = self.asked_wait if drafted.asked else self.plain_wait
-        wait.add(max(0.0, seconds - verdict.pass_seconds), answers)
+        wait, other = self.plain_wait, self.asked_wait
+        if drafted.asked:
+            wait, other = other, wait
+        usual = self.passes.expected(verdict.pass_tokens)
+        # The first of a kind may have waited for anything, a connection, say.
+        most = OUTLIER * usual if wait.rounds else OUTLIER * other.value if other.rounds else usual
+        wait.add(min(max(0.0, verdict.seconds - verdict.pass_seconds), most), answers)
         self.draft_tokens.add(drafted.gamma, answers)
         self.pass_tokens.add(verdict.pass_tokens, answers)
         self.answers.add(answers, answers)
@@ -120,7 +121,7 @@ class Experience:
 
     def pay(self, seconds: float) -> bool:
         """Take what a trial is expected to lose from the budget; what is dearer than a full one leaves a debt."""
-        if seconds > self._budget < BUDGET_SECONDS:
+        if seconds > max(self._budget, 0.0) and self._budget < BUDGET_SECONDS:
             return False
         self._budget -= max(seconds, 0.0)
         return True

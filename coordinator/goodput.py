@@ -87,7 +87,7 @@ def _at(acceptance: Acceptance, index: int) -> Position:
 
 
 def _joined(known: Position, prior: Position, rounds: float) -> Position:
-    share = min(1.0, rounds / prior.asked) if prior.asked > 0 else 0.0
+    share = min(1.0, rounds / prior.asked)
     return Position(
         known.asked + share * prior.asked, known.proposed + share * prior.proposed, known.stood + share * prior.stood
     )

@@ -12,7 +12,7 @@ MODEL = "synthetic:vocabulary=512,seed=1"
 AGREEMENT, OTHER = 0.67, 0.3
 GAMMA = 5
 KINDS, LAPS, TOKENS = ("chat", "edit"), 3, 64
-WAYS = ["gamma 0", f"gamma {GAMMA}", "adaptive"]
+WAYS = ["gamma 0", f"gamma {GAMMA}", "adaptive", "gamma 0 again"]
 ANSWERS = LAPS * len(KINDS)
 # Standard errors; the outcome is the same in every run, for the seeds are fixed.
 WITHIN = 4

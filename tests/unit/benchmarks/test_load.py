@@ -210,6 +210,7 @@ def loaded(**paces):
             {"kind": "closed", "load": load, "way": ways[name], "tokens_a_second": pace, "rounds": 10}
             | {"draft_tokens_a_round": 0.5 * (name != "plain"), "acceptance": [{"accepted": 2}, {"accepted": 1}]}
             | {"round_ms": {"forward": 10.0 * load, "queue": 5.0}}
+            | {"against_plain": pace / plain if (plain := paces["plain"][load > 1]) else None}
             for name, both in paces.items()
             for load, pace in zip((1, 16), both, strict=True)
         ]

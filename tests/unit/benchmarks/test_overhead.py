@@ -181,7 +181,7 @@ def test_goals_are_compared_in_figures(report):
 def test_reasons_stand_only_where_a_goal_is_missed_and_they_were_measured(report):
     waited = "on this machine even on a core that was busy"
     report["ways"][0]["efficiency"]["median"] = 0.96
-    assert "γ 0 is 0.960 efficient, which meets 0.95. γ 5 BLOCK is" in section(report)
+    assert "γ 0 is 0.960 efficient, which meets 0.95.\n- γ 5 BLOCK is" in section(report)
     for entry in report["cold"]:
         entry["milliseconds"] = {"low": 1.0, "median": 2.0, "high": 3.0}
     assert waited not in section(report)

@@ -126,6 +126,38 @@ def test_one_round_without_luck_does_not_keep_drafting_away():
     assert sum(gamma > 0 for gamma in asked) > 40
 
 
+@pytest.mark.parametrize("slow", [0, 1], ids=["asked", "plain"])
+@pytest.mark.parametrize("late", [0.2, 5.0])
+def test_one_call_that_took_long_decides_nothing(slow, late):
+    """A first call may have waited for a replica, or for a connection."""
+    asked = {}
+    for name in ("a good draft", "a useless draft"):
+        experience, rng = Experience(), random.Random(7)
+        policy = Adaptive(experience, shared=True)
+        asked[name] = 0
+        for number in range(1000):
+            gamma = policy.choose(MAX_GAMMA)
+            asked[name] += gamma > 0
+            round_ = WORLDS[name].round(gamma, rng)
+            seconds = round_.verdict.seconds + (late if number == slow else 0.0)
+            policy.observe(replace(round_, verdict=replace(round_.verdict, seconds=seconds)))
+    assert asked["a good draft"] > 900
+    assert asked["a useless draft"] < 250
+
+
+def test_what_a_trial_may_lose_is_put_aside_first_and_a_full_budget_pays_anything():
+    experience = Experience()
+    assert experience.pay(-1.0)
+    assert not experience.pay(0.01)
+    experience.earn(0.5 / TRIAL_SHARE)
+    assert experience.pay(0.4)
+    assert not experience.pay(0.2)
+    experience.earn(9.0 / TRIAL_SHARE)
+    assert experience.pay(50.0)
+    assert not experience.pay(0.001)
+    assert experience.pay(0.0), "what costs nothing needs no budget, in debt either"
+
+
 @pytest.mark.parametrize("slower", [1, 10, 100])
 def test_drafting_comes_back_however_long_a_pass_takes(slower):
     good, bad = (
@@ -202,7 +234,7 @@ def test_what_is_no_round_of_its_kind_teaches_no_duration():
     costs = experience.costs
     assert not costs.propose.means
     assert {tokens: mean.seconds for tokens, mean in costs.passes.means.items()} == {2: 0.09, 1: 0.19}
-    assert costs.verify.rounds == 2
+    assert costs.pass_tokens.rounds == 2
     assert experience.acceptance.positions[0].stood == 1
 
 
@@ -278,7 +310,7 @@ def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
     for _ in range(20):
         policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), random.Random(1)))
     assert not experience.acceptance.positions
-    assert experience.costs.verify.rounds == 20
+    assert experience.costs.pass_tokens.rounds == 20
 
 
 def test_a_token_is_worth_the_time_it_takes_and_the_first_what_it_leads_to():
