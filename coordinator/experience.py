@@ -67,7 +67,7 @@ class Costs:
         wait, other = self.plain_wait, self.asked_wait
         if drafted.asked:
             wait, other = other, wait
-        usual = self.passes.expected(verdict.pass_tokens)
+        usual = self.passes.expected(verdict.pass_tokens) or verdict.seconds  # a target need not say what a pass took
         # The first of a kind may have waited for anything, a connection, say.
         most = OUTLIER * usual if wait.rounds else OUTLIER * other.value if other.rounds else usual
         wait.add(min(max(0.0, verdict.seconds - verdict.pass_seconds), most), answers)

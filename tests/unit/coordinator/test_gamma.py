@@ -145,6 +145,18 @@ def test_one_call_that_took_long_decides_nothing(slow, late):
     assert asked["a useless draft"] < 250
 
 
+def test_a_target_that_says_nothing_of_its_passes_is_known_by_its_calls():
+    experience, rng = Experience(), random.Random(3)
+    policy = Adaptive(experience, shared=True)
+    asked = 0
+    for _ in range(200):
+        gamma = policy.choose(MAX_GAMMA)
+        asked += gamma > 0
+        round_ = WORLDS["a good draft"].round(gamma, rng)
+        policy.observe(replace(round_, verdict=verdict(round_.verdict.accept_index, round_.verdict.seconds, 0.0, 1)))
+    assert asked > 150
+
+
 def test_what_a_trial_may_lose_is_put_aside_first_and_a_full_budget_pays_anything():
     experience = Experience()
     assert experience.pay(-1.0)
