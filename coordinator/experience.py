@@ -43,7 +43,7 @@ class Costs:
     Attributes:
         passes: of the target, by their tokens; at every load.
         propose: Propose calls, by the draft tokens that came.
-        plain_wait: seconds of Verify calls beside their passes, where nothing came of the draft or it was not asked.
+        plain_wait: seconds of Verify calls beside their passes, where the draft was not asked, or failed.
         asked_wait: the same, where it was asked.
         draft_tokens: that were verified.
         pass_tokens: in the passes that did it, of all answers.
