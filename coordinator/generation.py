@@ -20,7 +20,7 @@ from coordinator.answer import Answer
 from coordinator.gamma import Policy, within_answer
 from coordinator.rounds import Drafted, Ending, Event, Fallback, Round, Verdict, count
 from coordinator.session import Session
-from coordinator.tasks import Result, being_cancelled, overlapped, stop
+from coordinator.tasks import Result, overlapped, stop
 from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
 from specdec.serving import names
 from specdec.serving.telemetry import tracer
@@ -268,7 +268,7 @@ class Generation:
                 await self._parties.store.commit(self._session)
             except PeerUnavailable as error:
                 lasted = clock() - began  # as another try may
-                if clock() + lasted >= until or being_cancelled():
+                if clock() + lasted >= until:
                     raise
                 logger.warning("not committed yet", session=self._session.session_id, why=error.message)
                 await asyncio.sleep(COMMIT_AGAIN_SECONDS)
@@ -276,7 +276,7 @@ class Generation:
                 return
 
     async def _keep_lease(self) -> None:
-        while self._session.finish_reason is None and not being_cancelled():
+        while self._session.finish_reason is None:
             await asyncio.sleep(self._parties.renew_seconds)
             try:
                 await self._parties.store.renew(self._session)

@@ -7,7 +7,7 @@ import structlog
 
 from coordinator.deadline import seconds_until
 from coordinator.session import Session
-from coordinator.tasks import being_cancelled, stop
+from coordinator.tasks import stop
 from specdec.errors import PeerUnavailable, SpecdecError
 
 MOMENT_SECONDS = 2.0  # in which a Redis that is there has taken it, and after which nobody waits for it any longer
@@ -57,7 +57,7 @@ class Leaving:
             try:
                 await give_up(session)
             except SpecdecError as error:
-                if isinstance(error, PeerUnavailable) and clock() < until and not being_cancelled():
+                if isinstance(error, PeerUnavailable) and clock() < until:
                     await asyncio.sleep(pause)
                     pause *= 2
                     continue

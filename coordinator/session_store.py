@@ -35,6 +35,7 @@ from coordinator import scripts
 from coordinator.leaving import Leaving
 from coordinator.session import Session, SessionState, TokenSource, Usage
 from coordinator.session_record import answer_fields, from_reply, not_found, round_fields
+from coordinator.tasks import minding_cancellation
 from specdec.errors import DataLost, PeerUnavailable, SessionBusy, StaleFence
 from specdec.fence import Fence
 from specdec.prefix import token_bytes
@@ -283,7 +284,8 @@ async def _calling() -> AsyncIterator[None]:
     """
     try:
         async with asyncio.timeout(CALL_SECONDS):
-            yield
+            with minding_cancellation():
+                yield
     except (*_AWAY, exceptions.ResponseError) as error:
         if not isinstance(error, _AWAY) and not any(code in str(error) for code in _AWAY_CODES):
             raise

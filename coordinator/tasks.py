@@ -1,7 +1,8 @@
 """How work overlaps and how it is ended."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -26,7 +27,20 @@ async def stop(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def being_cancelled() -> bool:
-    """Whether this task has been told to end: a library may have turned that into an error of its own."""
+@contextmanager
+def minding_cancellation() -> Iterator[None]:
+    """Let a cancellation that comes within the block end it, whatever a library there makes of it.
+
+    ``asyncio.wait_for`` before Python 3.12 forgets one that comes as its work ends, and others answer with an error.
+    """
+    before = _cancellations()
+    try:
+        yield
+    finally:
+        if _cancellations() > before:
+            raise asyncio.CancelledError
+
+
+def _cancellations() -> int:
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return task.cancelling() if task else 0

@@ -136,6 +136,27 @@ async def test_cancelling_the_caller_cancels_the_handler_and_nothing_else():
         assert [await call(each, 3) for each in (stream, other)] == [3, 3]
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_cancelled_call_ends_cancelled_at_whatever_step(streamed):
+    async with World() as world:
+        stream = world.stream()
+
+        def ask():
+            return call(stream) if streamed else world.propose(request(1))
+
+        cut = 0
+        for steps in range(120):
+            await ask()
+            task = asyncio.create_task(ask())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if task.cancel():
+                cut += 1
+                await asyncio.wait((task,))
+                assert task.cancelled()
+        assert cut > 3
+
+
 async def test_stop_finishes_the_request_in_work_and_does_not_wait_for_streams_between_two():
     go = asyncio.Event()
 

@@ -122,3 +122,14 @@ async def test_a_client_that_leaves_stops_the_work_and_frees_caches_and_claim_wh
             assert service.released == [("s", len("hi"))]
         assert services[silent] in asked
         assert (await running.left("s")).state == generation_pb2.SESSION_STATE_INTERRUPTED
+
+
+async def test_a_client_that_leaves_at_whatever_step_ends_its_answer(redis_url):
+    async with between(redis_url, TimedTarget(), TimedDraft()) as running:
+        for steps in range(300):
+            stream = running.stub.Generate(request(count=150))
+            await stream.read()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            stream.cancel()
+            await until(lambda: not running.metric("num_requests_running"))

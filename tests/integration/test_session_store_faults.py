@@ -282,3 +282,20 @@ async def test_cancelled_calls_leave_the_connections_in_order(store):
     for session in sessions:
         await store.commit(session)
         assert await store.read(session.session_id, "ann") == session
+
+
+async def test_a_cancelled_call_ends_cancelled_at_whatever_step(store):
+    session = new_session()
+    await store.create(session)
+    cut = 0
+    for steps in range(60):
+        grow(session, steps)
+        task = asyncio.create_task(store.commit(session))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if task.cancel():
+            cut += 1
+            await asyncio.wait((task,))
+            assert task.cancelled()
+        await store.commit(session)
+    assert cut > 3

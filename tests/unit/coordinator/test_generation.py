@@ -293,23 +293,3 @@ async def test_a_draft_that_remembers_a_higher_claim_is_asked_again_under_a_new_
     assert world.text == TEXT
     assert world.session.fence.counter == 8
     assert {event.round.drafted.fallback for event in world.shown} == {None}
-
-
-async def test_a_lease_keeper_whose_cancellation_is_swallowed_ends_all_the_same():
-    world = World([*TEXT.encode(), EOS], renew_seconds=0.001)
-    renewing = asyncio.Event()
-
-    async def renew(session):
-        renewing.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise PeerUnavailable("a library's way to say cancelled") from None
-
-    world.store.renew = renew
-    world.timeline.hold("verify 5")
-    running = asyncio.create_task(world.run())
-    await renewing.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
