@@ -13,6 +13,7 @@ from coordinator.rounds import Drafted, Verdict
 
 TRIAL_SHARE = 0.01  # of all time that trials may lose
 BUDGET_SECONDS = 1.0  # that may be saved up for them
+REGULAR_GAP = 32  # committed tokens that a server lacks in a round at most; more are a prompt, or catching up
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Costs:
     Attributes:
         passes: of the target, by their tokens; at every load.
         propose: Propose calls, by the draft tokens that came.
+        catch_up: what they take more when the draft has to catch up, by the committed tokens that it lacks.
         plain_wait: seconds of Verify calls beside their passes, where the draft was not asked, or failed.
         asked_wait: the same, where it was asked.
         draft_tokens: that were verified.
@@ -53,12 +55,20 @@ class Costs:
 
     passes: Durations
     propose: Durations = field(default_factory=lambda: Durations(fixed=0.0))
+    catch_up: Durations = field(default_factory=lambda: Durations(fixed=0.0))
     plain_wait: Usual = field(default_factory=Usual)
     asked_wait: Usual = field(default_factory=Usual)
     draft_tokens: Usual = field(default_factory=Usual)
     pass_tokens: Usual = field(default_factory=Usual)
     answers: Usual = field(default_factory=Usual)
     trials: int = 0
+
+    def proposed(self, drafted: Drafted, lacked: int) -> None:
+        """Learn what a Propose call took, of a draft that lacked so many committed tokens."""
+        if lacked <= REGULAR_GAP:
+            self.propose.observe(drafted.gamma, drafted.seconds)
+        elif self.propose.means:
+            self.catch_up.observe(lacked, max(0.0, drafted.seconds - self.propose.expected(drafted.gamma)))
 
     def verified(self, drafted: Drafted, verdict: Verdict, answers: int) -> None:
         """Learn what a Verify call took while so many answers were decoded."""
@@ -79,6 +89,10 @@ class Costs:
     def plain_seconds(self) -> float:
         """What a round without the draft takes when no answer has draft tokens."""
         return self.plain_wait.value + self._pass_seconds(0.0)
+
+    def catch_up_seconds(self, lacking: int) -> float:
+        """Return what a Propose call takes more while the draft lacks so many committed tokens."""
+        return self.catch_up.expected(lacking) if lacking > REGULAR_GAP and self.catch_up.means else 0.0
 
     def round_seconds(self, draft_tokens: float) -> float:
         """Return what a round takes in which the draft is asked and so many draft tokens come, a mean number."""

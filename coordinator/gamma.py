@@ -6,7 +6,7 @@ round decide: neither its own draft tokens, nor the rounds of another session th
 
 from abc import ABC, abstractmethod
 
-from coordinator.experience import Costs, Experience
+from coordinator.experience import REGULAR_GAP, Costs, Experience
 from coordinator.goodput import Acceptance, goodput, least_survival, prospects
 from coordinator.rounds import Round
 from specdec.parameters import SamplingParams, Verification
@@ -15,7 +15,6 @@ BETTER = 1.03  # times the present rate that another gamma must promise before i
 WORTH = 1.05  # times plain decoding's rate: drafting takes more of the machines than the durations of its calls show
 ROUNDS_BETWEEN = 4  # rounds that a choice stands at least
 FIRST_GAMMA = 4  # asked for while nothing is known at a load
-REGULAR_GAP = 32  # committed tokens that a server lacks in a round at most; more are a prompt, or catching up
 
 
 class Policy(ABC):
@@ -40,10 +39,16 @@ class Policy(ABC):
         self.experience = experience
         self.min_survival: list[float] = []
         self._decoding = False
+        self._read = 0  # tokens that the draft holds, as far as is known
 
     @abstractmethod
-    def choose(self, max_gamma: int) -> int:
-        """Return the draft tokens to ask for in the coming round, 0 to max_gamma."""
+    def choose(self, max_gamma: int, length: int) -> int:
+        """Return the draft tokens to ask for in the coming round.
+
+        Args:
+            max_gamma: the most that may be asked for.
+            length: committed tokens of the session.
+        """
 
     def observe(self, round_: Round) -> None:
         """Learn from a round; one whose proposal failed says only what verifying nothing takes."""
@@ -52,8 +57,8 @@ class Policy(ABC):
         if drafted.asked:
             for acceptance in (self.own, self.fleet):
                 acceptance.observe(drafted.asked, drafted.gamma, verdict.accept_index)
-            if round_.base_length - drafted.reused_length <= REGULAR_GAP:
-                costs.propose.observe(drafted.gamma, drafted.seconds)
+            costs.proposed(drafted, round_.base_length - drafted.reused_length)
+            self._read = round_.base_length
         if round_.base_length - verdict.reused_length <= REGULAR_GAP:
             costs.verified(drafted, verdict, self.experience.decoding)
 
@@ -74,7 +79,7 @@ class Fixed(Policy):
         super().__init__(experience, shared=shared)
         self._gamma = gamma
 
-    def choose(self, max_gamma: int) -> int:
+    def choose(self, max_gamma: int, length: int) -> int:  # noqa: ARG002
         """Return the fixed number, as far as it is allowed."""
         return min(self._gamma, max_gamma)
 
@@ -100,22 +105,23 @@ class Adaptive(Policy):
         super().observe(round_)
         self.experience.earn(round_.drafted.seconds + round_.verdict.seconds)
 
-    def choose(self, max_gamma: int) -> int:
+    def choose(self, max_gamma: int, length: int) -> int:
         """Return the best known number, or another one whose turn to be tried has come."""
         costs = self.experience.costs
         if not costs.propose.means:  # nor while the draft is away
             return min(FIRST_GAMMA, max_gamma)
         if not costs.plain_wait.rounds:
             return 0
-        return self._by_rate(costs, max_gamma)
+        return self._by_rate(costs, max_gamma, length)
 
-    def _by_rate(self, costs: Costs, max_gamma: int) -> int:
+    def _by_rate(self, costs: Costs, max_gamma: int, length: int) -> int:
         expected = prospects(self.own, self.fleet, max_gamma)
         rates = goodput(expected, costs.plain_seconds, costs.round_seconds)
         self._settle(rates)
         usual = min(self._gamma, len(rates) - 1)
         other = _candidate(rates, usual, costs.trials)
         lost = (1 + expected[other].stood) * (1 / rates[other] - 1 / rates[usual])
+        lost += costs.catch_up_seconds(length - self._read) if other else 0.0
         trial = other != usual and self.experience.pay(lost)
         gamma = other if trial else usual
         costs.trials += trial

@@ -164,7 +164,7 @@ class Generation:
         try:
             with trace.use_span(span):
                 most = min(self._max_gamma, self._parties.target.max_gamma)
-                gamma = within_answer(self._policy.choose(most), self._answer.remaining)
+                gamma = within_answer(self._policy.choose(most, base_length), self._answer.remaining)
                 drafted, verdict = await self._verify(await self._propose(gamma))
         except BaseException:
             span.end()

@@ -13,6 +13,7 @@ from coordinator.rounds import Drafted, Fallback, Round, Verdict
 from specdec.parameters import SamplingParams, Verification
 
 MAX_GAMMA = 16
+LENGTH = 100  # committed tokens
 RATES = (0, 2, 4, 8, 12)
 
 
@@ -73,7 +74,7 @@ def tokens_a_second(world, policy, rounds, seed):
     rng = random.Random(seed)
     tokens = seconds = 0.0
     for _ in range(rounds):
-        round_ = world.round(policy.choose(MAX_GAMMA), rng)
+        round_ = world.round(policy.choose(MAX_GAMMA, LENGTH), rng)
         policy.observe(round_)
         tokens += len(round_.block)
         seconds += round_.drafted.seconds + round_.verdict.seconds
@@ -117,11 +118,11 @@ def test_a_few_short_answers_are_enough(world):
 def test_one_round_without_luck_does_not_keep_drafting_away():
     experience, rng = Experience(), random.Random(7)
     policy = Adaptive(experience, shared=True)
-    unlucky = WORLDS["textbook"].round(policy.choose(MAX_GAMMA), rng)
+    unlucky = WORLDS["textbook"].round(policy.choose(MAX_GAMMA, LENGTH), rng)
     policy.observe(replace(unlucky, verdict=replace(unlucky.verdict, accept_index=0)))
     asked = []
     for _ in range(60):
-        asked.append(policy.choose(MAX_GAMMA))
+        asked.append(policy.choose(MAX_GAMMA, LENGTH))
         policy.observe(WORLDS["textbook"].round(asked[-1], rng))
     assert sum(gamma > 0 for gamma in asked) > 40
 
@@ -136,7 +137,7 @@ def test_one_call_that_took_long_decides_nothing(slow, late):
         policy = Adaptive(experience, shared=True)
         asked[name] = 0
         for number in range(1000):
-            gamma = policy.choose(MAX_GAMMA)
+            gamma = policy.choose(MAX_GAMMA, LENGTH)
             asked[name] += gamma > 0
             round_ = WORLDS[name].round(gamma, rng)
             seconds = round_.verdict.seconds + (late if number == slow else 0.0)
@@ -150,7 +151,7 @@ def test_a_target_that_says_nothing_of_its_passes_is_known_by_its_calls():
     policy = Adaptive(experience, shared=True)
     asked = 0
     for _ in range(200):
-        gamma = policy.choose(MAX_GAMMA)
+        gamma = policy.choose(MAX_GAMMA, LENGTH)
         asked += gamma > 0
         round_ = WORLDS["a good draft"].round(gamma, rng)
         policy.observe(replace(round_, verdict=verdict(round_.verdict.accept_index, round_.verdict.seconds, 0.0, 1)))
@@ -185,7 +186,7 @@ def test_drafting_comes_back_however_long_a_pass_takes(slower):
     for world, rounds in ((bad, 600), (good, 600)):
         asked = []
         for _ in range(rounds):
-            asked.append(policy.choose(MAX_GAMMA))
+            asked.append(policy.choose(MAX_GAMMA, LENGTH))
             policy.observe(world.round(asked[-1], rng))
     assert sorted(asked[300:])[150] >= 3
 
@@ -203,8 +204,8 @@ def test_a_world_that_changes_is_followed_both_ways():
     for world, fewest, most in ((good, 4, 16), (bad, 0, 0), (good, 3, 16)):
         rng = random.Random(5)
         for _ in range(1500):
-            policy.observe(world.round(policy.choose(MAX_GAMMA), rng))
-        usual = sorted(policy.choose(MAX_GAMMA) for _ in range(9))[4]
+            policy.observe(world.round(policy.choose(MAX_GAMMA, LENGTH), rng))
+        usual = sorted(policy.choose(MAX_GAMMA, LENGTH) for _ in range(9))[4]
         assert fewest <= usual <= most
 
 
@@ -212,7 +213,7 @@ def share_lost(world, policy, rounds, rng):
     """Return how much of its time a policy loses against plain decoding."""
     seconds = plain = 0.0
     for _ in range(rounds):
-        round_ = world.round(policy.choose(MAX_GAMMA), rng)
+        round_ = world.round(policy.choose(MAX_GAMMA, LENGTH), rng)
         policy.observe(round_)
         seconds += round_.drafted.seconds + round_.verdict.seconds
         plain += len(round_.block) * (world.verify_seconds(0) + world.call_seconds) * 1.025
@@ -228,7 +229,7 @@ def test_trials_lose_their_share_of_the_time_of_answers_that_try_alone():
     experience, world, rng = Experience(), WORLDS["a useless draft"], random.Random(4)
     for _ in range(2000):  # others, whose gamma is fixed
         fixed = Fixed(experience, 0, shared=True)
-        fixed.observe(world.round(fixed.choose(MAX_GAMMA), rng))
+        fixed.observe(world.round(fixed.choose(MAX_GAMMA, LENGTH), rng))
         fixed.close()
     assert share_lost(world, Adaptive(experience, shared=True), 400, rng) < 3 * TRIAL_SHARE
 
@@ -256,7 +257,7 @@ def test_an_answer_begins_with_the_gamma_that_earlier_ones_came_to():
     for _ in range(5):
         policy = Adaptive(experience, shared=True)
         for number in range(30):
-            gamma = policy.choose(MAX_GAMMA)
+            gamma = policy.choose(MAX_GAMMA, LENGTH)
             firsts += [gamma] if number == 0 else []
             policy.observe(WORLDS["a useless draft"].round(gamma, rng))
         policy.close()
@@ -267,13 +268,13 @@ def test_a_draft_that_was_away_is_taken_up_when_it_comes():
     experience = Experience()
     policy = Adaptive(experience, shared=True)
     for number in range(50):
-        away = Drafted(fallback=Fallback.DRAFT_UNAVAILABLE) if policy.choose(MAX_GAMMA) else Drafted()
+        away = Drafted(fallback=Fallback.DRAFT_UNAVAILABLE) if policy.choose(MAX_GAMMA, LENGTH) else Drafted()
         policy.observe(Round(number, 100, away, verdict(0, 0.03, 0.03, 1)))
-    assert policy.choose(MAX_GAMMA) > 0
+    assert policy.choose(MAX_GAMMA, LENGTH) > 0
     rng = random.Random(3)
     for _ in range(200):
-        policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), rng))
-    assert policy.choose(MAX_GAMMA) >= 4
+        policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA, LENGTH), rng))
+    assert policy.choose(MAX_GAMMA, LENGTH) >= 4
 
 
 def test_answers_count_as_load_while_they_decode():
@@ -320,7 +321,7 @@ def test_an_answer_that_learns_for_itself_leaves_the_fleet_as_it_is():
     experience = Experience()
     policy = Adaptive(experience, shared=False)
     for _ in range(20):
-        policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA), random.Random(1)))
+        policy.observe(WORLDS["a good draft"].round(policy.choose(MAX_GAMMA, LENGTH), random.Random(1)))
     assert not experience.acceptance.positions
     assert experience.costs.pass_tokens.rounds == 20
 
@@ -353,7 +354,7 @@ def test_answers_that_learn_together_bound_what_is_proposed_and_others_do_not(wo
     assert (shared.min_survival, alone.min_survival, fixed.min_survival) == ([0.0], [], [])
     for number in range(400):
         for policy in (shared, alone, fixed):
-            policy.observe(world.round(policy.choose(MAX_GAMMA), random.Random(number)))
+            policy.observe(world.round(policy.choose(MAX_GAMMA, LENGTH), random.Random(number)))
     assert (alone.min_survival, fixed.min_survival) == ([], [])
     begin, go_on = shared.min_survival
     assert 0 < begin <= 1
@@ -370,8 +371,8 @@ def test_answers_that_may_have_the_draws_of_others_learn_alone(verification, tem
 
 
 def test_a_fixed_gamma_stays():
-    assert policy_of(7, Experience(), shared=False).choose(16) == 7
-    assert policy_of(7, Experience(), shared=False).choose(5) == 5
+    assert policy_of(7, Experience(), shared=False).choose(16, LENGTH) == 7
+    assert policy_of(7, Experience(), shared=False).choose(5, LENGTH) == 5
     assert isinstance(policy_of(None, Experience(), shared=False), Adaptive)
 
 

@@ -12,6 +12,7 @@ from draft_service.survival import Stop, TrackRecord, lookup_grade
 from specdec.parameters import Verification
 
 MAX_GAMMA = 16
+LENGTH = 100  # committed tokens
 ROUNDS, ANSWERS, WARM = 40, 60, 5  # rounds of an answer; answers of each kind, and how many of them do not count
 PROPOSE_SECONDS, CALL_SECONDS = 0.0015, 0.0015
 STANDS = {1: 0.22, 2: 0.4, 3: 0.7, 4: 0.8, 5: 0.85, 6: 0.9, 7: 0.9, 8: 0.97}  # by tokens that match; so it was measured
@@ -50,7 +51,7 @@ def answer(kind, policy, record, number, *, bounded):
     tokens = seconds = 0.0
     for index in range(ROUNDS):
         rng = random.Random(f"{number} {index}")
-        gamma = policy.choose(MAX_GAMMA)
+        gamma = policy.choose(MAX_GAMMA, LENGTH)
         stop = record.stop(Verification.BLOCK, greedy=False, bounds=policy.min_survival) if bounded else Stop()
         chances = draft(kind, gamma, stop, rng) if gamma else []
         kept = next((index for index, chance in enumerate(chances) if rng.random() > chance), len(chances))

@@ -14,6 +14,7 @@ from coordinator.rounds import Drafted, Round, Verdict
 from specdec.v1 import common_pb2, target_pb2
 
 MAX_GAMMA = 16
+LENGTH = 100  # committed tokens
 CALL_SECONDS, PASS_SECONDS, TOKEN_SECONDS = 0.001, 0.030, 0.004
 STANDS = {"prose": (0.1, 0.15), "an edit": (0.95, 0.97)}  # a draft token; that a lookup knows another one
 
@@ -28,7 +29,7 @@ def together(text, make_policy, sessions, rounds, seed, *, told):
     policies = [make_policy() for _ in range(sessions)]
     tokens = seconds = 0.0
     for _ in range(rounds):
-        asked = [policy.choose(MAX_GAMMA) for policy in policies]
+        asked = [policy.choose(MAX_GAMMA, LENGTH) for policy in policies]
         proposed = [_run(goes_on, gamma, rng) for gamma in asked]
         kept = [_run(stands, gamma, rng) for gamma in proposed]
         fed = sessions + sum(proposed)
@@ -96,7 +97,7 @@ def test_who_asks_the_draft_and_misses_the_pass_of_the_others_counts_what_that_t
     policies = [Adaptive(experience, shared=True) for _ in range(8)]
     for number in range(300):
         for policy in policies:
-            gamma = min(policy.choose(MAX_GAMMA), 1)
+            gamma = min(policy.choose(MAX_GAMMA, LENGTH), 1)
             asked += gamma if number >= 100 else 0
             drafted = Drafted([7] * gamma, asked=gamma, reused_length=99, seconds=CALL_SECONDS * gamma)
             seconds = CALL_SECONDS + PASS_SECONDS * (1 + gamma)
