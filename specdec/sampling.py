@@ -47,10 +47,10 @@ def distributions(logits: torch.Tensor, rows: Sequence[RowContext]) -> torch.Ten
 
     Returns:
         [n, vocabulary] float32 probabilities; a greedy row has a single 1. A row with NaN or infinite logits, or left
-        without any token by its parameters, is not finite.
+        without any token by its parameters, is NaN throughout.
     """
     # Before anything overwrites what tells that the model has failed; minus infinity is a legal way to say never.
-    failed = (logits.isnan() | logits.isposinf()).any(dim=-1, keepdim=True)
+    failed = ~(logits.amax(dim=-1, keepdim=True) < torch.inf)
     logits = _processed(logits, rows)
     temperature = _column(rows, lambda params: 1.0 if params.greedy else params.temperature, logits)
     scaled = _cut_to_top_k(logits / temperature, rows)
@@ -85,11 +85,11 @@ def inverse_cdf(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
         [n] int64 indices, each of a weight above 0.
     """
     cumulative = weights.cumsum(dim=-1)
-    thresholds = uniforms[:, None] * cumulative[:, -1:]
+    total = cumulative[:, -1:]
+    # Rounding may lift a threshold to the total itself, which no entry exceeds: below it, one that has weight does.
+    thresholds = torch.minimum(uniforms[:, None] * total, total.nextafter(torch.zeros_like(total)))
     index = torch.searchsorted(cumulative, thresholds, right=True).squeeze(-1)
-    # Rounding may lift a threshold to the total itself; the draw is then the last entry that has weight.
-    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).byte().argmax(dim=-1)
-    return torch.minimum(index, last)
+    return index.clamp(max=weights.shape[-1] - 1)  # of a row of NaN, too, there is an index
 
 
 def coupled_choice(probabilities: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -139,7 +139,7 @@ def decide(ready: Sequence[tuple[Verify, torch.Tensor]]) -> list[Feed | Done | S
 def _pack(call: Verify, logits: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
     """Gather a call's verdict and log-probabilities in one float64 vector; token ids are exact in it."""
     verdict = verify(call.proposal, target_probs, call.verification, call.params.seed, len(call.committed))
-    finite = target_probs.isfinite().all()
+    finite = target_probs[:, 0].isfinite().all()  # a row is NaN throughout or nowhere
     head = [finite.long(), verdict.accept_index, verdict.next_token, verdict.residual_zero.long()]
     parts = [torch.stack(head).double()]
     if call.params.logprobs is not None:
