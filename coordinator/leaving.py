@@ -1,7 +1,8 @@
 """Claims that are given up: waited for as a rule, and for as long as Redis is away in the background."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -30,6 +31,20 @@ class Leaving:
         """
         self._lease_seconds = lease_seconds
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def claim(self, claiming: Coroutine[Any, Any, Session], give_up: GiveUp) -> Session:
+        """Await a claim; a caller that leaves meanwhile does not wait for it and does not keep it."""
+        task = asyncio.create_task(claiming)
+
+        def give_back(claimed: asyncio.Task[Session]) -> None:
+            if not claimed.cancelled() and claimed.exception() is None:
+                self.begin(claimed.result(), give_up)
+
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(give_back)
+            raise
 
     def begin(self, session: Session, give_up: GiveUp) -> asyncio.Task[None]:
         """Begin to give a claim up; it goes on whoever waits for it."""

@@ -293,3 +293,33 @@ async def test_a_draft_that_remembers_a_higher_claim_is_asked_again_under_a_new_
     assert world.text == TEXT
     assert world.session.fence.counter == 8
     assert {event.round.drafted.fallback for event in world.shown} == {None}
+
+
+async def test_a_cancel_that_comes_twice_gives_the_claim_up_all_the_same():
+    for steps in range(8):
+        world = World(TEXT)
+        world.timeline.hold("verify 5")
+        running = asyncio.create_task(world.run())
+        await world.timeline.reached("verify 5")
+        running.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert world.store.left
+
+
+async def test_the_lease_is_not_renewed_under_the_claim_that_is_being_raised():
+    world = World([*TEXT.encode(), EOS], renew_seconds=0)
+    world.target.errors[0] = [StaleFence("seen", metadata={"counter": "7", "owner": "e" * 32})]
+    resume = world.store.resume
+
+    async def answered_late(*args, **kwargs):
+        claimed = await resume(*args, **kwargs)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return claimed
+
+    world.store.resume = answered_late
+    await world.run()
+    assert world.text == TEXT
