@@ -114,6 +114,7 @@ class Server:
         self._probed: grpc.aio.Server | None = None
         self._services = [""]  # the empty name is the whole server's
         self._serving = False
+        self._told = True  # whether health says so under every name
         self._ending = asyncio.Event()
         self._draining = False
 
@@ -175,10 +176,11 @@ class Server:
 
         Ignored once the server drains.
         """
-        if self._draining or serving == self._serving:
+        if self._draining or (self._told and serving == self._serving):
             return
-        self._serving = serving
-        await self._tell_health()
+        self._serving, self._told = serving, False
+        await self._tell_health()  # in which the caller may be cancelled
+        self._told = True
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
 
     async def _tell_health(self) -> None:

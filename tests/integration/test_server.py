@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import urllib.request
 
 import grpc
@@ -34,6 +35,25 @@ async def test_health_of_every_service_and_of_the_whole():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.check("specdec.v1.TargetService")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_that_was_cut_off_while_it_was_told_is_told_whole_the_next_time():
+    names = ("", "specdec.v1.DraftService", "specdec.v1.GenerationService")
+    async with World() as world:
+        watches = [world.health.Watch(health_pb2.HealthCheckRequest(service=name)) for name in names]
+        for watch in watches:
+            await watch.read()
+        for before, steps in itertools.product(range(4), range(8)):
+            await world.server.set_serving(False)
+            for _ in range(before):  # whose watchers are being told still
+                await asyncio.sleep(0)
+            telling = asyncio.create_task(world.server.set_serving(True))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            telling.cancel()
+            await asyncio.wait((telling,))
+            await world.server.set_serving(True)
+            assert [await world.check(name) for name in names] == [SERVING] * 3
 
 
 async def test_liveness_is_serving_whatever_the_services_are_and_while_they_drain():
