@@ -103,6 +103,7 @@ class Generation:
         self._first_round = session.usage.rounds
         self._distrusted = False
         self._shown = asyncio.Event()
+        self._span: Span = trace.INVALID_SPAN  # of the last round
         self._claiming = asyncio.Lock()  # of the lease: it is not renewed under a claim that we are raising
 
     async def run(self, show: Show) -> None:
@@ -129,6 +130,8 @@ class Generation:
             raise
         finally:
             self._policy.close()
+            if self._span.is_recording():  # of a round that nobody commits any more
+                self._span.end()
             await stop(working, leasing)
 
     async def _work(self, show: Show) -> None:
@@ -163,7 +166,7 @@ class Generation:
         """Propose and verify. The span is ended by the commit, or here when there is none."""
         number, base_length = self._session.usage.rounds, self._session.length
         attributes = {names.ROUND: number, names.BASE_LENGTH: base_length}
-        span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
+        span = self._span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
         try:
             with trace.use_span(span):
                 most = min(self._max_gamma, self._parties.target.max_gamma)

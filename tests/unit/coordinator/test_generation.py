@@ -7,7 +7,9 @@ import pytest
 from coordinator import generation
 from coordinator.rounds import Fallback
 from coordinator.session import FinishReason
+from coordinator.tasks import stop
 from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
+from tests.recorded_spans import recorded_spans
 from tests.unit.coordinator.fakes import EOS, WRONG, World
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -306,6 +308,19 @@ async def test_a_cancel_that_comes_twice_gives_the_claim_up_all_the_same():
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.wait((running,))
+        assert world.store.left
+
+
+async def test_every_round_ends_its_span_at_whatever_step_it_is_cancelled():
+    for steps in range(60):
+        world = World(TEXT)
+        with recorded_spans() as spans:
+            running = asyncio.create_task(world.run())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await stop(running)
+            ended = [span.attributes["specdec.round"] for span in spans.get_finished_spans() if span.name == "round"]
+        assert len(ended) >= sum(event.startswith("propose") for event in world.timeline.events)
         assert world.store.left
 
 
