@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from coordinator.replica import Replica
 from coordinator.session import Session
 from specdec.prefix import CommittedPrefix, PrefixDigest
 from specdec.serving.calls import CallStream
@@ -14,13 +15,13 @@ class Acknowledged:
     """What a replica has said it holds of a session.
 
     Attributes:
-        address: of the replica.
+        replica: who; one that comes back at the same address has another channel.
         stream: carries the session's calls to it.
         cached_length: committed tokens, some of which the session may not hold yet: draft tokens just accepted.
         digest: of as many of them as the last call stood on.
     """
 
-    address: str
+    replica: Replica
     stream: CallStream
     cached_length: int = 0
     digest: PrefixDigest = field(default_factory=PrefixDigest)

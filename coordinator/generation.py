@@ -103,6 +103,8 @@ class Generation:
         self._first_round = session.usage.rounds
         self._distrusted = False
         self._shown = asyncio.Event()
+        self._span: Span = trace.INVALID_SPAN  # of the last round
+        self._claiming = asyncio.Lock()  # of the lease: it is not renewed under a claim that we are raising
 
     async def run(self, show: Show) -> None:
         """Generate to the end. When it fails or is cancelled the claim on the session is given up.
@@ -121,11 +123,15 @@ class Generation:
                 await leasing  # raises when the claim is lost
             await working
         except BaseException:
-            await stop(working, leasing)
-            await self._parties.store.leave(self._session)
+            try:
+                await stop(working, leasing)
+            finally:  # cancelled once more, too: the client leaves in the moment of its deadline, or of a drain
+                await self._parties.store.leave(self._session)
             raise
         finally:
             self._policy.close()
+            if self._span.is_recording():  # of a round that nobody commits any more
+                self._span.end()
             await stop(working, leasing)
 
     async def _work(self, show: Show) -> None:
@@ -160,7 +166,7 @@ class Generation:
         """Propose and verify. The span is ended by the commit, or here when there is none."""
         number, base_length = self._session.usage.rounds, self._session.length
         attributes = {names.ROUND: number, names.BASE_LENGTH: base_length}
-        span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
+        span = self._span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
         try:
             with trace.use_span(span):
                 most = min(self._max_gamma, self._parties.target.max_gamma)
@@ -212,9 +218,10 @@ class Generation:
 
     async def _reclaim(self, seen: int) -> None:
         session, store = self._session, self._parties.store
-        await store.renew(session)  # fails when somebody else has the claim: then the model server is right
-        claimed = await store.resume(session.session_id, session.principal, secrets.token_hex(16), above=seen)
-        session.fence = claimed.fence
+        async with self._claiming:
+            await store.renew(session)  # fails when somebody else has the claim: then the model server is right
+            claimed = await store.resume(session.session_id, session.principal, secrets.token_hex(16), above=seen)
+            session.fence = claimed.fence
 
     def _apply(self, round_: Round, span: Span) -> Event:
         """Add what a round commits to the session, up to the token that ends the answer."""
@@ -279,6 +286,7 @@ class Generation:
         while self._session.finish_reason is None:
             await asyncio.sleep(self._parties.renew_seconds)
             try:
-                await self._parties.store.renew(self._session)
+                async with self._claiming:
+                    await self._parties.store.renew(self._session)
             except PeerUnavailable as error:  # the commits find out whether it stays away
                 logger.warning("the lease could not be renewed", session=self._session.session_id, why=error.message)

@@ -1,7 +1,9 @@
 """Claims that are given up: waited for as a rule, and for as long as Redis is away in the background."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -29,13 +31,27 @@ class Leaving:
             lease_seconds: for how long it is tried: any longer, and nobody would be kept out by the claim.
         """
         self._lease_seconds = lease_seconds
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def claim(self, claiming: Coroutine[Any, Any, Session], give_up: GiveUp) -> Session:
+        """Await a claim; a caller that leaves meanwhile does not wait for it and does not keep it."""
+        task = asyncio.create_task(claiming)
+
+        def give_back(claimed: asyncio.Task[Session]) -> None:
+            if not claimed.cancelled() and claimed.exception() is None:
+                self.begin(claimed.result(), give_up)
+
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(give_back)
+            self._keep(task)
+            raise
 
     def begin(self, session: Session, give_up: GiveUp) -> asyncio.Task[None]:
         """Begin to give a claim up; it goes on whoever waits for it."""
         task = asyncio.create_task(self._try(session, give_up))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(task)
         return task
 
     async def wait(self, session: Session, give_up: GiveUp) -> None:
@@ -46,9 +62,15 @@ class Leaving:
 
     async def close(self) -> None:
         """Wait a moment for all that has begun, and end the rest."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=MOMENT_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MOMENT_SECONDS):
+                while self._tasks:  # a claim that has come about is given up by another
+                    await asyncio.wait(self._tasks)
         await stop(*self._tasks)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _try(self, session: Session, give_up: GiveUp) -> None:
         clock = asyncio.get_running_loop().time

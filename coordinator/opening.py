@@ -2,8 +2,6 @@
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
-from typing import Any
 
 from coordinator.encoding import Encoding
 from coordinator.requests import Served, check_session, resolve_params, resolve_speculation
@@ -71,7 +69,7 @@ async def _continue(
     if found.state is SessionState.RUNNING:
         raise SessionBusy(f"session {found.session_id} is running")
     tokens = await encoding.encode(request, served, found.tokens)
-    session = await _claim(store, store.take(found.session_id, found.principal, secrets.token_hex(16)))
+    session = await store.take(found.session_id, found.principal, secrets.token_hex(16))
     try:
         if session.length != found.length:
             raise SessionBusy(f"session {found.session_id} was continued by another request meanwhile")
@@ -90,22 +88,7 @@ async def _resume(
     check_session(request, found, served)
     if found.finish_reason is not None:
         return found
-    session = await _claim(store, store.resume(request.session_id, principal, secrets.token_hex(16)))
+    session = await store.resume(request.session_id, principal, secrets.token_hex(16))
     if session.finish_reason is not None:  # finished meanwhile
         await store.leave(session)
     return session
-
-
-async def _claim(store: SessionStore, claiming: Coroutine[Any, Any, Session]) -> Session:
-    """Await a claim; a caller that leaves meanwhile does not wait for it and does not keep it."""
-    task = asyncio.create_task(claiming)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(lambda done: _give_back(store, done))
-        raise
-
-
-def _give_back(store: SessionStore, claim: asyncio.Task[Session]) -> None:
-    if not claim.cancelled() and claim.exception() is None:
-        store.withdraw(claim.result())

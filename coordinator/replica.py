@@ -45,6 +45,11 @@ class Replica:
     trouble: str = ""
 
     @property
+    def usable(self) -> bool:
+        """Whether calls may go to it."""
+        return self.model is not None and self.refusal == ""
+
+    @property
     def has_no_vocabulary(self) -> bool:
         """Whether it is a draft that knows only tokens it was shown: it fits any target, and may know nothing."""
         model = self.model

@@ -96,7 +96,7 @@ class Replicas:
 
     def usable(self) -> list[Replica]:
         """Return the replicas that calls may go to."""
-        return [replica for replica in self.answering() if replica.refusal == ""]
+        return [replica for replica in list(self._replicas.values()) if replica.usable]
 
     async def wait_for(self, condition: Callable[[], Any], seconds: float) -> None:
         """Wait until a condition on the replicas holds.

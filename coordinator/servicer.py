@@ -176,6 +176,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             while (event := await waiting.get()) is not None:
                 yield event
                 room.release()
+                if event.ending is not None:
+                    await asyncio.wait((generating,))  # however it ends: no error follows a whole answer
+                    return
             if self._draining and generating.cancelled():
                 raise _draining()
             await generating

@@ -88,9 +88,10 @@ class SessionClients:
         usable = [replica for replica in self._replicas.usable() if self._fits(replica, session)]
         warm = session.replicas.get(self._replicas.service)
         yield from (replica for replica in usable if replica.address == warm)
-        loads = Counter(acknowledged.address for acknowledged in self._acknowledged.values())
+        loads = Counter(acknowledged.replica.address for acknowledged in self._acknowledged.values())
         others = [replica for replica in usable if replica.address != warm]
-        yield from sorted(others, key=lambda replica: (loads[replica.address], random.random()))
+        others.sort(key=lambda replica: (loads[replica.address], random.random()))
+        yield from (replica for replica in others if replica.usable)  # by now: those before may have taken their time
 
     def _fits(self, replica: Replica, session: Session) -> bool:  # noqa: ARG002
         """Whether the replica may serve the session."""
@@ -99,7 +100,7 @@ class SessionClients:
     async def _ask(self, replica: Replica, session: Session, make_request: MakeRequest) -> Any:
         """Ask a replica, once more from 0 when it does not hold what it is thought to hold."""
         held = self._acknowledged.get(id(session))
-        if held is None or held.address != replica.address:
+        if held is None or held.replica is not replica:
             held = self._begin(replica, session)
         try:
             response = await self._send(replica, held, make_request(held.prefix(session)))
@@ -118,7 +119,7 @@ class SessionClients:
             f"{self._replicas.path}/{self._method}",
             replica.address,
         )
-        held = self._acknowledged[id(session)] = Acknowledged(replica.address, stream)
+        held = self._acknowledged[id(session)] = Acknowledged(replica, stream)
         return held
 
     async def _send(self, replica: Replica, held: Acknowledged, request: Any) -> Any:

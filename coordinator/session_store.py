@@ -146,6 +146,8 @@ class SessionStore:
     async def take(self, session_id: str, principal: str, owner: str, *, above: int = 0) -> Session:
         """Claim a session that nobody is working on; the fence becomes (counter + 1, owner).
 
+        A caller that is cancelled meanwhile does not keep the claim.
+
         Args:
             session_id: the session.
             principal: who asks.
@@ -235,11 +237,14 @@ class SessionStore:
         return replace(from_reply(session_id, found), fence=Fence(int(rest[0]), owner))
 
     async def _claim(self, session_id: str, principal: str, owner: str, above: int, *, supersede: int) -> Session:
-        claim = (principal, owner, self._lease_ms, self._ttl_ms, above, supersede)
-        reply = await self._run(self._take, session_id, *claim)
-        if reply[0] == b"BUSY":
-            raise SessionBusy(f"Session {session_id} is running elsewhere.", retry_seconds=reply[1] / 1000)
-        return from_reply(session_id, reply)
+        async def claiming() -> Session:
+            claim = (principal, owner, self._lease_ms, self._ttl_ms, above, supersede)
+            reply = await self._run(self._take, session_id, *claim)
+            if reply[0] == b"BUSY":
+                raise SessionBusy(f"Session {session_id} is running elsewhere.", retry_seconds=reply[1] / 1000)
+            return from_reply(session_id, reply)
+
+        return await self._leaving.claim(claiming(), self._give_up_stored)
 
     async def _give_up_stored(self, session: Session) -> None:
         await self._give_up(session, (session.length,))

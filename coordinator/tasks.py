@@ -13,6 +13,7 @@ async def overlapped(first: Coroutine[Any, Any, None], second: Coroutine[Any, An
     later = asyncio.create_task(second)  # takes the first step: whom it calls can work while the other goes on here
     sooner = asyncio.create_task(first)
     try:
+        await asyncio.wait((sooner,))  # which, cancelled, leaves it to take its first step
         await sooner
         return await later
     except BaseException:
@@ -22,9 +23,12 @@ async def overlapped(first: Coroutine[Any, Any, None], second: Coroutine[Any, An
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended; what they raise has been reported or no longer counts."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never comes to what it does at its end
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from specdec.serving import telemetry
+from specdec.serving.health import Health
 from specdec.serving.interceptor import CallInterceptor
 from specdec.serving.reading import anything_goes
 from specdec.serving.settings import ServiceSettings
@@ -109,7 +110,7 @@ class Server:
         self._calls = CallInterceptor(check)
         options = {**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": max_request_bytes}
         self._grpc = grpc.aio.server(interceptors=(self._watches, self._calls), options=tuple(options.items()))
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         self._metrics: telemetry.MetricsServer | None = None
         self._probed: grpc.aio.Server | None = None
         self._services = [""]  # the empty name is the whole server's
@@ -141,8 +142,8 @@ class Server:
             RuntimeError: the port for calls or for health is taken.
             OSError: the port for metrics is taken.
         """
-        await self._tell_health()
-        await self._health.set(LIVENESS, _STATUS.SERVING)
+        self._tell_health()
+        self._health.tell(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         if self._settings.reflection:
             plumbing = (health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -178,13 +179,12 @@ class Server:
         if self._draining or serving == self._serving:
             return
         self._serving = serving
-        await self._tell_health()
+        self._tell_health()
         logger.info("serving" if serving else "not serving", port=self.port, metrics_port=self.metrics_port)
 
-    async def _tell_health(self) -> None:
+    def _tell_health(self) -> None:
         for name in self._services:
-            serving = self._serving and not self._draining  # by now: the last name's watchers may have taken their time
-            await self._health.set(name, _STATUS.SERVING if serving else _STATUS.NOT_SERVING)
+            self._health.tell(name, _STATUS.SERVING if self._serving and not self._draining else _STATUS.NOT_SERVING)
 
     def end(self) -> None:
         """End in order."""
@@ -222,7 +222,7 @@ class Server:
         deadline = loop.time() + self._settings.drain_seconds
         logger.info("draining", seconds=self._settings.drain_seconds)
         self._draining = True
-        await self._tell_health()
+        self._tell_health()
         try:
             async with asyncio.timeout_at(deadline):
                 await drain()

@@ -141,13 +141,13 @@ async def test_a_cancelled_call_ends_cancelled_at_whatever_step(streamed):
     async with World() as world:
         stream = world.stream()
 
-        def ask():
-            return call(stream) if streamed else world.propose(request(1))
+        async def ask(length):
+            return await call(stream, length) if streamed else (await world.propose(request(length))).cached_length
 
         cut = 0
         for steps in range(120):
-            await ask()
-            task = asyncio.create_task(ask())
+            assert await ask(1 + steps) == 1 + steps  # no answer of a call that was cut before
+            task = asyncio.create_task(ask(500))
             for _ in range(steps):
                 await asyncio.sleep(0)
             if task.cancel():

@@ -91,10 +91,11 @@ async def test_a_draft_that_hangs_costs_one_round_and_is_probed_by_nobodys_calls
         events = await running.generate(request(60))
         assert tokens_of(events) == continuation(b"hi", 60)
         assert {event.round.fallback for event in events[:-1]} == {UNAVAILABLE}
-        assert draft.calls["Propose"] == 1
+        assert draft.calls["Propose"] <= 1  # none where the call was late before it had reached its handler
         await draft.reached("Probe", 3)
         assert await running.generate(request(20))
-        assert (draft.calls["Propose"], draft.most_probes) == (1, 1)
+        assert draft.calls["Propose"] <= 1
+        assert draft.most_probes == 1
         running.fleet.drafts.silence = PATIENCE_SECONDS  # what is asked from now on must be answered in time
         draft.going.set()
         await usable(running.fleet.drafts, 1)
@@ -306,6 +307,45 @@ async def test_replicas_are_found_by_dns_new_ones_are_noticed_and_gone_ones_drop
         await until(lambda: [each.address for each in targets._replicas.values()] == [f"127.0.0.2:{held_port}"])
         await names.say("targets.test")
         assert tokens_of(await running.generate(request(30))) == continuation(b"hi", 30)
+
+
+async def test_an_answer_goes_on_with_a_replica_that_has_gone_from_dns_and_come_back_at_its_address(
+    redis_url, names, held_port
+):
+    names.known["targets.test"] = ("127.0.0.1",)
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(coordinating(redis_url, [f"dns:///targets.test:{held_port}"], []))
+        targets, before = running.fleet.targets, FakeTarget()
+        async with serving(before, held_port):
+            await usable(targets, 1)
+            answer = asyncio.create_task(running.generate(request(60)))
+            await before.reached("Verify", 2)
+            before.gate = asyncio.Event()
+            [gone] = targets.usable()
+        silence, targets.silence = targets.silence, 0  # its channel is closed at once
+        names.known["targets.test"] = ("127.0.0.2",)
+        await until(lambda: gone not in targets._replicas.values())
+        await asyncio.wait((gone.following,))
+        targets.silence = silence
+        await stack.enter_async_context(serving(FakeTarget(), held_port))
+        names.known["targets.test"] = ("127.0.0.1",)
+        assert tokens_of(await answer) == continuation(b"hi", 60)
+
+
+async def test_a_draft_that_is_lost_while_another_is_asked_is_not_asked(redis_url):
+    drafts = [HangingDraft(), HangingDraft()]
+    async with between(redis_url, [FakeTarget()], drafts) as running:
+        for draft in drafts:
+            draft.going.clear()
+            draft.errors = [QueueFull("too many wait", retry_seconds=1.5)]
+        answer = asyncio.create_task(running.generate(request()))
+        await until(lambda: any(draft.calls["Propose"] for draft in drafts))
+        [held] = running.servicer._draft._acknowledged.values()
+        [other] = [replica for replica in running.fleet.drafts.usable() if replica is not held.replica]
+        running.fleet.drafts.lost(other, "it has gone")
+        [asked] = [draft for draft in drafts if draft.calls["Propose"]]
+        asked.going.set()
+        assert (await answer)[0].round.fallback == generation_pb2.FALLBACK_REASON_DRAFT_OVERLOADED
 
 
 def test_a_name_without_a_port_is_refused_at_the_start():

@@ -1,11 +1,13 @@
 """Time: deadlines of clients, which end answers in order and reach the model services, and cancelling."""
 
 import asyncio
+import contextlib
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 
+from coordinator.tasks import stop
 from specdec.serving.status import from_rpc_error
 from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
@@ -57,6 +59,15 @@ def request(session_id="", count=12):
     return generation_pb2.GenerateRequest(
         session_id=session_id, prompt="hi", sampling_params=params, speculation=speculation
     )
+
+
+async def read(stream):
+    """Return the events that come, however the stream ends."""
+    events = []
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        async for event in stream:
+            events.append(event)
+    return events
 
 
 @asynccontextmanager
@@ -122,6 +133,41 @@ async def test_a_client_that_leaves_stops_the_work_and_frees_caches_and_claim_wh
             assert service.released == [("s", len("hi"))]
         assert services[silent] in asked
         assert (await running.left("s")).state == generation_pb2.SESSION_STATE_INTERRUPTED
+
+
+async def test_an_answer_that_is_ended_before_its_first_step_gives_its_claim_up(redis_url):
+    async with between(redis_url, TimedTarget(), TimedDraft()) as running:
+        asking = asyncio.create_task(running.generate(request("s")))
+        generating = running.servicer._generating
+        await until(lambda: generating)
+        await stop(*generating)  # as a drain does
+        with pytest.raises(grpc.aio.AioRpcError):
+            await asking
+        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
+        assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
+
+
+async def test_no_error_follows_the_end_of_an_answer_at_whatever_step_a_drain_comes(redis_url):
+    async with between(redis_url, TimedTarget(), TimedDraft()) as running:
+        store, committed = running.servicer._store, asyncio.Event()
+        commit = store.commit
+
+        async def noticed(session):
+            await commit(session)
+            if session.finish_reason:
+                committed.set()
+
+        store.commit = noticed
+        for steps in range(30):
+            committed.clear()
+            stream = running.stub.Generate(request(count=4))
+            reading = asyncio.create_task(read(stream))
+            await committed.wait()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await stop(*running.servicer._generating)
+            if (events := await reading) and events[-1].finish_reason:
+                assert await stream.code() is grpc.StatusCode.OK
 
 
 async def test_a_client_that_leaves_at_whatever_step_ends_its_answer(redis_url):

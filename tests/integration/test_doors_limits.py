@@ -103,8 +103,8 @@ async def test_an_address_has_so_many_calls_a_minute(limited):
 
 
 async def test_tokens_that_were_answered_are_counted(limited, tokens_file):
-    async with limited(client_tokens_per_minute=6, tokens_file=tokens_file) as running:
+    async with limited(client_tokens_per_minute=1, tokens_file=tokens_file) as running:
         await running.health(health_pb2.HealthCheckResponse.SERVING)
         assert await running.generate(REQUEST, metadata=ANN)
-        assert 0 < (await refused(running, ANN)).retry_seconds <= 10
+        assert 0 < (await refused(running, ANN)).retry_seconds <= 360
         assert await running.generate(REQUEST, metadata=BOB)

@@ -2,11 +2,12 @@
 
 import asyncio
 import gc
+import itertools
 import urllib.request
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
@@ -17,6 +18,7 @@ from specdec.serving.calls import call
 from specdec.serving.server import LIVENESS, Server
 from specdec.serving.settings import ServiceSettings
 from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, generation_pb2
+from tests.channels import NOTHING_AHEAD
 from tests.integration.serving_world import ALL_ERRORS, PROPOSE, Draft, World, by_kind, deadlines, raising, waiting
 from tests.recorded_spans import recorded_spans
 
@@ -34,6 +36,35 @@ async def test_health_of_every_service_and_of_the_whole():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.check("specdec.v1.TargetService")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_that_was_cut_off_while_it_was_told_is_told_whole_the_next_time():
+    names = ("", "specdec.v1.DraftService", "specdec.v1.GenerationService")
+    async with World() as world:
+        watches = [world.health.Watch(health_pb2.HealthCheckRequest(service=name)) for name in names]
+        for watch in watches:
+            await watch.read()
+        for before, steps in itertools.product(range(4), range(8)):
+            await world.server.set_serving(False)
+            for _ in range(before):  # whose watchers are being told still
+                await asyncio.sleep(0)
+            telling = asyncio.create_task(world.server.set_serving(True))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            telling.cancel()
+            await asyncio.wait((telling,))
+            await world.server.set_serving(True)
+            assert [await world.check(name) for name in names] == [SERVING] * 3
+
+
+async def test_a_watcher_that_does_not_read_holds_up_nobody_who_tells_asks_or_ends():
+    async with World() as world, grpc.aio.insecure_channel(world.address, options=NOTHING_AHEAD) as channel:
+        unread = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await unread.read()
+        for serving in (True, False) * 30:
+            await asyncio.wait_for(world.server.set_serving(serving), 20)  # before a ping stirs the connection
+            assert await world.check() == (SERVING if serving else NOT_SERVING)
+        await asyncio.wait_for(world.stop(3600), 20)
 
 
 async def test_liveness_is_serving_whatever_the_services_are_and_while_they_drain():

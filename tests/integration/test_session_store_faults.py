@@ -299,3 +299,36 @@ async def test_a_cancelled_call_ends_cancelled_at_whatever_step(store):
             assert task.cancelled()
         await store.commit(session)
     assert cut > 3
+
+
+@pytest.mark.parametrize("way", ["take", "resume"])
+async def test_a_cancelled_claim_is_not_kept_at_whatever_step(store, way):
+    session = new_session()
+    await store.create(session)
+    await store.interrupt(session)
+    for steps in range(60):
+        task = asyncio.create_task(getattr(store, way)(session.session_id, "ann", f"{steps:032x}"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            await store.interrupt(await task)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # what goes on for nobody
+            await asyncio.wait(others)
+        assert (await store.read(session.session_id, "ann")).state is SessionState.INTERRUPTED
+
+
+async def test_a_store_that_closes_keeps_no_claim_of_a_caller_that_was_cancelled(store, redis_url):
+    session = new_session()
+    await store.create(session)
+    await store.interrupt(session)
+    for steps in range(12):
+        closing = open_store(redis_url)
+        await closing.ping()
+        task = asyncio.create_task(closing.take(session.session_id, "ann", f"{steps:032x}"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            await closing.interrupt(await task)
+        await asyncio.wait((task,))
+        await closing.close()
+        assert (await store.read(session.session_id, "ann")).state is SessionState.INTERRUPTED

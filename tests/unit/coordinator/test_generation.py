@@ -7,7 +7,9 @@ import pytest
 from coordinator import generation
 from coordinator.rounds import Fallback
 from coordinator.session import FinishReason
+from coordinator.tasks import stop
 from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
+from tests.recorded_spans import recorded_spans
 from tests.unit.coordinator.fakes import EOS, WRONG, World
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -293,3 +295,46 @@ async def test_a_draft_that_remembers_a_higher_claim_is_asked_again_under_a_new_
     assert world.text == TEXT
     assert world.session.fence.counter == 8
     assert {event.round.drafted.fallback for event in world.shown} == {None}
+
+
+async def test_a_cancel_that_comes_twice_gives_the_claim_up_all_the_same():
+    for steps in range(8):
+        world = World(TEXT)
+        world.timeline.hold("verify 5")
+        running = asyncio.create_task(world.run())
+        await world.timeline.reached("verify 5")
+        running.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert world.store.left
+
+
+async def test_every_round_ends_its_span_at_whatever_step_it_is_cancelled():
+    for steps in range(60):
+        world = World(TEXT)
+        with recorded_spans() as spans:
+            running = asyncio.create_task(world.run())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await stop(running)
+            ended = [span.attributes["specdec.round"] for span in spans.get_finished_spans() if span.name == "round"]
+        assert len(ended) >= sum(event.startswith("propose") for event in world.timeline.events)
+        assert world.store.left
+
+
+async def test_the_lease_is_not_renewed_under_the_claim_that_is_being_raised():
+    world = World([*TEXT.encode(), EOS], renew_seconds=0)
+    world.target.errors[0] = [StaleFence("seen", metadata={"counter": "7", "owner": "e" * 32})]
+    resume = world.store.resume
+
+    async def answered_late(*args, **kwargs):
+        claimed = await resume(*args, **kwargs)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return claimed
+
+    world.store.resume = answered_late
+    await world.run()
+    assert world.text == TEXT

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator import opening
+from coordinator.leaving import Leaving
 from coordinator.session import Session, Speculation
 from specdec.errors import PeerUnavailable
 from specdec.fence import Fence
@@ -26,13 +26,13 @@ class SlowStore:
             raise self.failure
         return Session("s", "", Fence(2, "0" * 32), [1], bytearray(1), 1, SamplingParams(), Speculation(), "m")
 
-    def withdraw(self, session):
+    async def give_up(self, session):
         self.given_up.append(session.fence)
 
 
 async def leave_while_claiming(store):
     """Leave, which does not wait for the store; the claim comes about afterwards."""
-    claiming = asyncio.create_task(opening._claim(store, store.claim()))
+    claiming = asyncio.create_task(Leaving(60).claim(store.claim(), store.give_up))
     await store.asked.wait()
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
