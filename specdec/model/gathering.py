@@ -47,7 +47,13 @@ class Gathering:
         self._share = 1.0
 
     def rested(self, seconds: float) -> None:
-        """Take in how long a session has rested until its next call."""
+        """Take in how long a session has rested until its next call; below 0, the call came before the last had ended.
+
+        Such a call, of a client that has left one and makes another, says nothing of the time between two rounds. Taken
+        in, it would put the usual rest below 0, whose multiples no later rest can raise again.
+        """
+        if seconds < 0:
+            return
         if not self._rest:
             self._rest = seconds
         off = min(seconds, OUTLIER * self._rest) - self._rest

@@ -68,3 +68,9 @@ def test_rests_that_vary_are_waited_for_longer_and_long_ones_hardly_count(clock,
     assert known.wait_seconds([clock.now], 1) == pytest.approx(2 * REST, rel=0.1)
     known.rested(3600.0)
     assert known.wait_seconds([clock.now], 1) < 3 * REST
+
+
+def test_a_call_that_came_before_the_last_had_ended_is_no_rest(clock, known):
+    for seconds in (-5.0, *[REST] * 100):
+        known.rested(seconds)
+    assert known.wait_seconds([clock.now], 1) == pytest.approx(REST)

@@ -115,6 +115,22 @@ async def test_sessions_that_rest_are_told_from_those_that_run_and_those_that_ar
     assert set(asked) == {(1, 1)}
 
 
+async def test_a_call_that_waits_for_one_that_was_left_counts_as_no_rest(monkeypatch):
+    rests = []
+    monkeypatch.setattr(Gathering, "rested", lambda self, seconds: rests.append(seconds))
+    model = HashModel()
+    async with Running(model) as engine:
+        await engine.run(VerifyWork(prefix_of([1, 2])))
+        gate = Gate(model)
+        left = await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3], start=2))))
+        await arrived(gate)
+        left[0].cancel()
+        again = await submitted(engine.run(VerifyWork(prefix_of([1, 2, 3], start=2))))
+        gate.open()
+        await again[0]
+    assert rests[1] < 0
+
+
 async def test_two_prompts_share_the_passes():
     model = HashModel()
     gate = Gate(model)
