@@ -42,6 +42,11 @@ class Release(Settled):
     keep_length: int
     future: "asyncio.Future[Any]"
 
+    @property
+    def left(self) -> bool:
+        """Whether its caller has stopped waiting, which is no reason to keep what was given up."""
+        return self.future.cancelled()
+
 
 @dataclass(eq=False, slots=True)
 class Call(Settled):

@@ -172,7 +172,7 @@ class Engine:
         return await future
 
     async def release(self, session_id: str, fence: Fence, keep_length: int) -> None:
-        """Give a session's cache up, after whatever still runs under the same fence.
+        """Give a session's cache up, after whatever still runs under the same fence, even for who waits no longer.
 
         Args:
             session_id: unknown ones have nothing to give up.

@@ -91,6 +91,24 @@ async def test_higher_fence_ends_running_and_waiting_calls_and_late_results_are_
                 await late
 
 
+async def test_release_that_was_left_is_in_nobodys_way():
+    model = HashModel()
+    async with Running(model) as engine:
+        gate = Gate(model)
+        tasks = await submitted(engine.run(VerifyWork(prefix_of([5], "other"))))
+        await arrived(gate)
+        left = await submitted(engine.release("s", fence(1), keep_length=0))
+        left[0].cancel()
+        engine._admit("s", fence(2))  # at the same step
+        gate.open()
+        await tasks[0]
+        left += await submitted(engine.release("s", fence(2), keep_length=0))
+        left[1].cancel()
+        await engine.close()
+        ends = await asyncio.gather(*left, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+
+
 async def test_result_that_was_on_its_way_when_the_higher_fence_came_is_discarded():
     model = HashModel()
     async with Running(model) as engine:

@@ -99,6 +99,24 @@ async def test_released_now_is_free_now():
         await ask(engine, "b")
 
 
+@pytest.mark.parametrize("keep", [0, 1000])
+async def test_what_is_released_makes_room_although_the_caller_did_not_wait_for_it(keep):
+    """A pass may take longer than a coordinator waits: the session would stay until it counts as idle."""
+    model = HashModel()
+    async with Running(model, max_sessions=2) as engine:
+        await ask(engine, "finished")
+        gate = Gate(model)
+        tasks = await submitted(ask(engine, "other"))
+        await arrived(gate)
+        tasks += await submitted(engine.release("finished", fence(), keep_length=keep))
+        tasks[1].cancel()
+        gate.open()
+        await tasks[0]
+        await ask(engine, "newcomer")
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+
+
 @pytest.mark.parametrize("keep", [1, 3, 8, 100])
 async def test_what_is_released_keeps_no_more_than_it_says(keep):
     async with Running(HashModel()) as engine:
