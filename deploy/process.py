@@ -47,7 +47,16 @@ class PidRecord:
 def process_record(process: psutil.Process) -> PidRecord:
     """Return what a pid file says of a process whose ports are not known."""
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
-    return PidRecord(process.pid, boot, process.create_time() - psutil.boot_time())
+    return PidRecord(process.pid, boot, _started(process.pid))
+
+
+def _started(pid: int) -> float:
+    """Return when a process was started; both readings are times of day, by a clock that may be set between them."""
+    while True:
+        booted: float = psutil.boot_time()
+        started: float = psutil.Process(pid).create_time()
+        if psutil.boot_time() == booted:
+            return started - booted
 
 
 class LoggedProcess:
@@ -157,7 +166,8 @@ class LoggedProcess:
                 process.kill()
                 process.wait(KILL_SECONDS)
         if self._child:
-            self._child.wait(KILL_SECONDS)  # it has ended; this reaps it
+            self._child.kill()  # it has ended, unless its start was interrupted before there was a pid file
+            self._child.wait(KILL_SECONDS)
             self._child = None
         self._pid_file.unlink(missing_ok=True)
 

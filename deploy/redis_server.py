@@ -34,6 +34,7 @@ def start_redis(process: LoggedProcess, data: Path, port: int = 0) -> PidRecord:
         try:
             return _launch(process, data, port or _free_port())
         except StartFailed:  # what was free a moment ago may be taken
+            process.kill()  # it was too slow, if it runs still
             if port or not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")

@@ -1,5 +1,6 @@
 """Processes on one machine: found, awaited, ended, and nobody else's touched."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import psutil
 import pytest
 import redis
 
-from deploy import laptop, system
+from deploy import laptop, redis_server, system
 from deploy.process import LoggedProcess, PidRecord, StartFailed, process_record, serving_event
 from deploy.redis_server import start_redis
 
@@ -129,6 +130,39 @@ def test_a_process_is_known_and_ended_after_the_clock_was_set(process, monkeypat
     assert process.record() == record
     assert process.end(SECONDS)
     assert gone(record.pid)
+
+
+def test_a_process_is_known_while_the_clock_is_set(process, monkeypatch):
+    run(process, SERVES)
+    record, times = process.record(), itertools.chain([0.0], itertools.repeat(3600.0))
+    before = psutil.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: before + next(times))
+    assert process.record() == record
+
+
+def test_a_process_whose_start_is_interrupted_is_ended_all_the_same(process, monkeypatch):
+    """By a signal before there is a pid file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(LoggedProcess, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(process, SERVES)
+    pid = process._child.pid
+    process.end(SECONDS)
+    assert gone(pid)
+
+
+def test_redis_that_is_too_slow_is_not_left_behind(tmp_path, monkeypatch):
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(redis_server, "_program", lambda: str(program))
+    monkeypatch.setattr(redis_server, "START_SECONDS", 0.0)
+    before = {child.pid for child in psutil.Process().children()}
+    process = LoggedProcess(tmp_path, "redis")
+    with pytest.raises(StartFailed, match="was not answering"):
+        start_redis(process, tmp_path / "redis")
+    process.kill()
+    assert {child.pid for child in psutil.Process().children()} <= before
 
 
 def test_a_record_of_before_a_reboot_is_of_no_process(process):
