@@ -67,13 +67,16 @@ def _plain(value: AnyValue) -> object:
 
 
 def span_tree(spans: Sequence[Span]) -> str:
-    """Write spans as an indented list, children in the order of their start: ``name KIND``."""
+    """Write spans as an indented list, children in the order in which they came: ``name KIND``.
+
+    Those of a process come in the order of their ends. Their own times may not be in order: the clock may be set.
+    """
     known = {span.span_id for span in spans}
     lines: list[str] = []
 
     def write(parent: bytes | None, depth: int) -> None:
         children = [span for span in spans if (span.parent_span_id if span.parent_span_id in known else None) == parent]
-        for span in sorted(children, key=lambda each: each.start_time_unix_nano):
+        for span in children:
             lines.append(f"{'  ' * depth}{span.name} {Span.SpanKind.Name(span.kind).removeprefix('SPAN_KIND_')}")
             write(span.span_id, depth + 1)
 

@@ -65,7 +65,7 @@ def counters(grown):
 
 
 def eventually(look, wanted):
-    """Wait until a gauge, which an engine shows after the answer is on its way, is what it should be."""
+    """Wait until gauges, which an engine shows after the answer is on its way, are what they should be."""
     deadline = time.monotonic() + READY_SECONDS
     while (found := look()) != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -178,12 +178,17 @@ def test_model_servers_count_passes_and_tokens(traced_system, traced_caller, gro
     assert draft["specdec_fed_tokens",] == len(PROMPT) - 1 + passes + whole
 
 
+def busy(samples):
+    """Return how many calls of a model server run and wait."""
+    return samples["specdec_num_requests_running",], samples["specdec_num_requests_waiting",]
+
+
 def test_model_servers_are_idle_after_an_answer_and_keep_its_cache(traced_system, traced_caller):
     traced_caller.events(**request(4))
     for service in ("draft", "target"):
-        eventually(lambda name=service: scrape(traced_system, name)["specdec_num_requests_running",], 0)
+        # At any moment the release of what is finished may be waiting.
+        eventually(lambda name=service: busy(scrape(traced_system, name)), (0, 0))
         samples = scrape(traced_system, service)
-        assert samples["specdec_num_requests_waiting",] == 0
         assert samples["specdec_sessions",] >= 1
         assert 0 < samples["specdec_kv_cache_usage_ratio",] < 1
         assert samples["specdec_engine_heartbeat_age_seconds",] < READY_SECONDS
