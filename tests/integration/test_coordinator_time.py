@@ -172,7 +172,7 @@ async def test_no_error_follows_the_end_of_an_answer_at_whatever_step_a_drain_co
 
 async def test_a_client_that_leaves_at_whatever_step_ends_its_answer(redis_url):
     async with between(redis_url, TimedTarget(), TimedDraft()) as running:
-        for steps in range(300):
+        for steps in range(0, 300, 2):
             stream = running.stub.Generate(request(count=150))
             await stream.read()
             for _ in range(steps):
