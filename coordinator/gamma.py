@@ -121,7 +121,7 @@ class Adaptive(Policy):
         usual = min(self._gamma, len(rates) - 1)
         other = _candidate(rates, usual, costs.trials)
         lost = (1 + expected[other].stood) * (1 / rates[other] - 1 / rates[usual])
-        lost += costs.catch_up_seconds(length - self._read) if other else 0.0
+        lost += costs.catch_up_seconds(length - self._read) if not usual else 0.0  # else it is read anyway
         trial = other != usual and self.experience.pay(lost)
         gamma = other if trial else usual
         costs.trials += trial

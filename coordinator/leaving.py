@@ -66,7 +66,8 @@ class Leaving:
             async with asyncio.timeout(MOMENT_SECONDS):
                 while self._tasks:  # a claim that has come about is given up by another
                     await asyncio.wait(self._tasks)
-        await stop(*self._tasks)
+        while self._tasks:  # what ends may have one begin
+            await stop(*self._tasks)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

@@ -30,9 +30,10 @@ def start_redis(process: LoggedProcess, data: Path, port: int = 0) -> PidRecord:
     Raises:
         StartFailed: there is no redis-server, or it did not start.
     """
+    program = _program()
     for tries_left in reversed(range(TRIES)):
         try:
-            return _launch(process, data, port or _free_port())
+            return _launch(program, process, data, port or _free_port())
         except StartFailed:  # what was free a moment ago may be taken
             process.kill()  # it was too slow, if it runs still
             if port or not tries_left:
@@ -40,10 +41,10 @@ def start_redis(process: LoggedProcess, data: Path, port: int = 0) -> PidRecord:
     raise AssertionError("the last try returns or raises")
 
 
-def _launch(process: LoggedProcess, data: Path, port: int) -> PidRecord:
+def _launch(program: str, process: LoggedProcess, data: Path, port: int) -> PidRecord:
     data.mkdir(parents=True, exist_ok=True)
     listen = ["--bind", HOST, "--port", str(port)]
-    process.start([_program(), *listen, "--dir", str(data), "--appendonly", "yes", "--save", ""], {})
+    process.start([program, *listen, "--dir", str(data), "--appendonly", "yes", "--save", ""], {})
     with redis.Redis(host=HOST, port=port, socket_timeout=CALL_SECONDS) as connection:
         process.wait_until(lambda: _answers(connection, process.record()), START_SECONDS, "answering")
     return process.remember_ports(port, 0)

@@ -82,7 +82,7 @@ def inverse_cdf(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
         uniforms: [n] float64 in (0, 1).
 
     Returns:
-        [n] int64 indices, each of a weight above 0.
+        [n] int64 indices, each of a weight above 0 as far as the device adds up in order.
     """
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:]

@@ -71,10 +71,10 @@ async def read(stream):
 
 
 @asynccontextmanager
-async def between(redis_url, target, draft):
+async def between(redis_url, target, draft, **settings):
     async with serving(target) as large, serving(draft) as small:
         addresses = [[f"127.0.0.1:{server.port}"] for server in (large, small)]
-        async with coordinating(redis_url, *addresses) as running:
+        async with coordinating(redis_url, *addresses, **settings) as running:
             for replicas in (running.fleet.targets, running.fleet.drafts):
                 await replicas.wait_for(replicas.usable, 30)
             yield running
@@ -136,14 +136,14 @@ async def test_a_client_that_leaves_stops_the_work_and_frees_caches_and_claim_wh
 
 
 async def test_an_answer_that_is_ended_before_its_first_step_gives_its_claim_up(redis_url):
-    async with between(redis_url, TimedTarget(), TimedDraft()) as running:
+    async with between(redis_url, TimedTarget(), TimedDraft(), lease_seconds=3600) as running:
         asking = asyncio.create_task(running.generate(request("s")))
         generating = running.servicer._generating
         await until(lambda: generating)
         await stop(*generating)  # as a drain does
         with pytest.raises(grpc.aio.AioRpcError):
             await asking
-        session = await running.stub.GetSession(generation_pb2.GetSessionRequest(session_id="s"))
+        session = await running.left("s")
         assert session.state == generation_pb2.SESSION_STATE_INTERRUPTED
 
 

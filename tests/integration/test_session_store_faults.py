@@ -317,7 +317,8 @@ async def test_a_cancelled_claim_is_not_kept_at_whatever_step(store, way):
         assert (await store.read(session.session_id, "ann")).state is SessionState.INTERRUPTED
 
 
-async def test_a_store_that_closes_keeps_no_claim_of_a_caller_that_was_cancelled(store, redis_url):
+async def test_a_store_that_closes_keeps_no_claim_of_a_caller_that_was_cancelled(store, redis_url, monkeypatch):
+    monkeypatch.setattr(leaving, "MOMENT_SECONDS", 60.0)
     session = new_session()
     await store.create(session)
     await store.interrupt(session)

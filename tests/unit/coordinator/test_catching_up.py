@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from coordinator.experience import Experience
+from coordinator.experience import TRIAL_SHARE, Experience
 from coordinator.gamma import Adaptive, Fixed
 from tests.unit.coordinator.test_gamma import MAX_GAMMA, World
 
@@ -65,3 +65,18 @@ def replace_first(policy):
 def test_a_good_draft_is_read_to_all_the_same():
     best = rate(GOOD, [Fixed(Experience(), 8, shared=False) for _ in range(100)], 40, 1)
     assert rate(GOOD, learning_alone(100), 40, 2) >= 0.9 * best
+
+
+def test_a_trial_of_another_number_does_not_pay_for_a_reading_that_the_answer_needs_anyway():
+    experience, rng = Experience(), random.Random(3)
+    for _ in range(5):
+        pace(GOOD, Adaptive(experience, shared=True), 40, rng)
+    trials = 0
+    for _ in range(8):
+        experience.earn(9.0 / TRIAL_SHARE)
+        before = experience.costs.trials
+        policy = Adaptive(experience, shared=True)
+        policy.choose(MAX_GAMMA, 10_000)
+        trials += experience.costs.trials - before
+        assert experience.pay(0.5), "reading takes 18 seconds"
+    assert trials > 0
