@@ -12,6 +12,7 @@ from specdec.errors import NotReady, PeerUnavailable, PrefixMissing, SpecdecErro
 from specdec.v1 import draft_pb2
 from tests.integration.serving_world import ALL_ERRORS, PROPOSE, World, by_kind, deadlines, raising, until, waiting
 from tests.recorded_spans import recorded_spans
+from tests.steps import cut_after
 
 
 def request(length):
@@ -147,13 +148,7 @@ async def test_a_cancelled_call_ends_cancelled_at_whatever_step(streamed):
         cut = 0
         for steps in range(120):
             assert await ask(1 + steps) == 1 + steps  # no answer of a call that was cut before
-            task = asyncio.create_task(ask(500))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            if task.cancel():
-                cut += 1
-                await asyncio.wait((task,))
-                assert task.cancelled()
+            cut += await cut_after(steps, ask(500))
         assert cut > 3
 
 

@@ -13,6 +13,7 @@ from specdec.v1 import common_pb2, generation_pb2
 from tests.integration.coordinator_process import coordinating
 from tests.integration.model_services import FakeDraft, FakeTarget, continuation, serving
 from tests.integration.serving_world import deadlines, until
+from tests.steps import take_steps
 
 NOBODY = "127.0.0.1:1"  # a port that nobody listens on
 
@@ -163,8 +164,7 @@ async def test_no_error_follows_the_end_of_an_answer_at_whatever_step_a_drain_co
             stream = running.stub.Generate(request(count=4))
             reading = asyncio.create_task(read(stream))
             await committed.wait()
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await take_steps(steps)
             await stop(*running.servicer._generating)
             if (events := await reading) and events[-1].finish_reason:
                 assert await stream.code() is grpc.StatusCode.OK
@@ -175,7 +175,6 @@ async def test_a_client_that_leaves_at_whatever_step_ends_its_answer(redis_url):
         for steps in range(0, 300, 2):
             stream = running.stub.Generate(request(count=150))
             await stream.read()
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await take_steps(steps)
             stream.cancel()
             await until(lambda: not running.metric("num_requests_running"))

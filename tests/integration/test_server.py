@@ -21,6 +21,7 @@ from specdec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, generation_pb2
 from tests.channels import NOTHING_AHEAD
 from tests.integration.serving_world import ALL_ERRORS, PROPOSE, Draft, World, by_kind, deadlines, raising, waiting
 from tests.recorded_spans import recorded_spans
+from tests.steps import take_steps
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -46,11 +47,9 @@ async def test_health_that_was_cut_off_while_it_was_told_is_told_whole_the_next_
             await watch.read()
         for before, steps in itertools.product(range(4), range(8)):
             await world.server.set_serving(False)
-            for _ in range(before):  # whose watchers are being told still
-                await asyncio.sleep(0)
+            await take_steps(before)  # whose watchers are being told still
             telling = asyncio.create_task(world.server.set_serving(True))
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await take_steps(steps)
             telling.cancel()
             await asyncio.wait((telling,))
             await world.server.set_serving(True)

@@ -12,6 +12,7 @@ from coordinator.session import FinishReason, SessionState
 from specdec.errors import DataLost, PeerUnavailable, SessionNotFound, StaleFence
 from tests.integration.serving_world import until
 from tests.redis_server import running_redis
+from tests.steps import cut_after, take_steps
 from tests.stored_sessions import PROMPT, B, C, grow, key, new_session, open_store
 
 
@@ -290,13 +291,7 @@ async def test_a_cancelled_call_ends_cancelled_at_whatever_step(store):
     cut = 0
     for steps in range(60):
         grow(session, steps)
-        task = asyncio.create_task(store.commit(session))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        if task.cancel():
-            cut += 1
-            await asyncio.wait((task,))
-            assert task.cancelled()
+        cut += await cut_after(steps, store.commit(session))
         await store.commit(session)
     assert cut > 3
 
@@ -308,8 +303,7 @@ async def test_a_cancelled_claim_is_not_kept_at_whatever_step(store, way):
     await store.interrupt(session)
     for steps in range(60):
         task = asyncio.create_task(getattr(store, way)(session.session_id, "ann", f"{steps:032x}"))
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await take_steps(steps)
         if not task.cancel():
             await store.interrupt(await task)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # what goes on for nobody
@@ -326,8 +320,7 @@ async def test_a_store_that_closes_keeps_no_claim_of_a_caller_that_was_cancelled
         closing = open_store(redis_url)
         await closing.ping()
         task = asyncio.create_task(closing.take(session.session_id, "ann", f"{steps:032x}"))
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await take_steps(steps)
         if not task.cancel():
             await closing.interrupt(await task)
         await asyncio.wait((task,))

@@ -51,11 +51,11 @@ def test_short_answers_that_learn_alone_pay_for_few_readings():
 
 def test_control_they_would_pay_more_for_one_each():
     plain = rate(POOR, [Fixed(Experience(), 0, shared=False)], 2000, 1)
-    tried = [replace_first(Fixed(Experience(), 0, shared=False)) for _ in range(100)]
+    tried = [trying_once(Fixed(Experience(), 0, shared=False)) for _ in range(100)]
     assert rate(POOR, tried, 40, 2) < 0.97 * plain
 
 
-def replace_first(policy):
+def trying_once(policy):
     """Ask for one draft token in the fifth round, and for none in all others."""
     numbers = iter([0] * 4 + [1])
     policy.choose = lambda *_: next(numbers, 0)

@@ -10,6 +10,7 @@ from coordinator.session import FinishReason
 from coordinator.tasks import stop
 from specdec.errors import InvalidProposal, PeerUnavailable, StaleFence
 from tests.recorded_spans import recorded_spans
+from tests.steps import take_steps
 from tests.unit.coordinator.fakes import EOS, WRONG, World
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -304,8 +305,7 @@ async def test_a_cancel_that_comes_twice_gives_the_claim_up_all_the_same():
         running = asyncio.create_task(world.run())
         await world.timeline.reached("verify 5")
         running.cancel()
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await take_steps(steps)
         running.cancel()
         await asyncio.wait((running,))
         assert world.store.left
@@ -316,8 +316,7 @@ async def test_every_round_ends_its_span_at_whatever_step_it_is_cancelled():
         world = World(TEXT)
         with recorded_spans() as spans:
             running = asyncio.create_task(world.run())
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await take_steps(steps)
             await stop(running)
             ended = [span.attributes["specdec.round"] for span in spans.get_finished_spans() if span.name == "round"]
         assert len(ended) >= sum(event.startswith("propose") for event in world.timeline.events)
