@@ -163,18 +163,14 @@ class Generation:
             await self._parties.rest(self._session)
 
     async def _round(self) -> tuple[Round, Span]:
-        """Propose and verify. The span is ended by the commit, or here when there is none."""
+        """Propose and verify. The span is ended by the commit, or with the generation when there is none."""
         number, base_length = self._session.usage.rounds, self._session.length
         attributes = {names.ROUND: number, names.BASE_LENGTH: base_length}
         span = self._span = tracer().start_span(names.SPAN_ROUND, attributes=attributes)
-        try:
-            with trace.use_span(span):
-                most = min(self._max_gamma, self._parties.target.max_gamma)
-                gamma = within_answer(self._policy.choose(most, base_length), self._answer.remaining)
-                drafted, verdict = await self._verify(await self._propose(gamma))
-        except BaseException:
-            span.end()
-            raise
+        with trace.use_span(span):
+            most = min(self._max_gamma, self._parties.target.max_gamma)
+            gamma = within_answer(self._policy.choose(most, base_length), self._answer.remaining)
+            drafted, verdict = await self._verify(await self._propose(gamma))
         round_ = Round(number, base_length, drafted, verdict)
         self._policy.observe(round_)
         return round_, span

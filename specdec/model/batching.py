@@ -98,7 +98,7 @@ class Batching:
         busy = {call.session_id for call in self.running}
         held: list[Call | Release] = []
         for job in self.waiting:
-            if job.over and not (isinstance(job, Release) and job.left):
+            if job.void:
                 continue
             if job.session_id in busy:
                 held.append(job)

@@ -24,6 +24,11 @@ class Settled:
         """Whether nobody waits any more: answered, cancelled by its caller, superseded or closed."""
         return self.future.done()
 
+    @property
+    def void(self) -> bool:
+        """Whether there is nothing left to do for it."""
+        return self.over
+
     def resolve(self, result: object) -> None:
         """Hand a result to the event loop; it is discarded there if the call is over by then."""
         self.future.get_loop().call_soon_threadsafe(_settle, self.future, result)
@@ -43,9 +48,9 @@ class Release(Settled):
     future: "asyncio.Future[Any]"
 
     @property
-    def left(self) -> bool:
-        """Whether its caller has stopped waiting, which is no reason to keep what was given up."""
-        return self.future.cancelled()
+    def void(self) -> bool:
+        """As of a call, but that its caller waits no longer is no reason to keep what was given up."""
+        return self.over and not self.future.cancelled()
 
 
 @dataclass(eq=False, slots=True)
